@@ -1,0 +1,3 @@
+"""Open-set recognition by prototype mining and learning (PMAL)."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,101 @@
+"""What every source is read into: labels and ids in memory, pixels on demand.
+
+A sample's id is its row in the pixel store of its part (training or test). Subsets share the store, so an id
+never shifts to a neighbor, whatever is left out on the way.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Pixels = NDArray[np.uint8]
+Ids = NDArray[np.int64]
+
+
+class BadImage(Exception):
+    """One image cannot be decoded; the message is the reason, without the image's name."""
+
+
+class PixelStore(Protocol):
+    """Random access to images by row. Picklable, so that worker processes can read from a copy."""
+
+    def __len__(self) -> int: ...
+
+    def name(self, row: int) -> str:
+        """What a person needs to find the image: its path, or the file and the place in it."""
+        ...
+
+    def read(self, row: int) -> Pixels:
+        """Pixels of shape (H, W, C) with C = 1 or 3. Raises `BadImage`."""
+        ...
+
+
+@dataclass(frozen=True)
+class ArrayStore:
+    """Images that are one array already, (N, H, W, C)."""
+
+    origin: str
+    pixels: Pixels
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def name(self, row: int) -> str:
+        return f"{self.origin}[{row}]"
+
+    def read(self, row: int) -> Pixels:
+        pixels: Pixels = self.pixels[row]
+        return pixels
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Labelled images: sample i is row `ids[i]` of the store and has class `class_names[labels[i]]`."""
+
+    store: PixelStore
+    ids: Ids
+    labels: Ids
+    class_names: tuple[str, ...]
+
+    @classmethod
+    def whole(cls, store: PixelStore, labels: NDArray[np.integer], class_names: tuple[str, ...]) -> "Samples":
+        """All rows of a store, in its order."""
+        return cls(store, np.arange(len(store), dtype=np.int64), labels.astype(np.int64), class_names)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def name(self, position: int) -> str:
+        return self.store.name(int(self.ids[position]))
+
+    def read(self, position: int) -> Pixels:
+        return self.store.read(int(self.ids[position]))
+
+    def at(self, positions: NDArray[np.integer] | NDArray[np.bool_]) -> "Samples":
+        """The samples at these positions (or under this mask), with their ids and labels."""
+        return Samples(self.store, self.ids[positions], self.labels[positions], self.class_names)
+
+    def of_classes(self, classes: tuple[int, ...]) -> "Samples":
+        """The samples of these classes, relabelled: class `classes[k]` becomes k. Order and ids are kept."""
+        new_label = np.full(len(self.class_names), -1, dtype=np.int64)
+        new_label[list(classes)] = np.arange(len(classes))
+        relabelled = new_label[self.labels]
+        keep = relabelled >= 0
+        names = tuple(self.class_names[c] for c in classes)
+        return Samples(self.store, self.ids[keep], relabelled[keep], names)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A data set as found on disk."""
+
+    name: str
+    train: Samples
+    test: Samples | None = None
+    """None: the source has one part only, and a held-out share of it becomes the test part."""
+    foreign: Samples | None = None
+    """Test images from another set, all of them unknown (CIFAR-100 in CIFAR+N, the open set of ImageNet-LT)."""
+    digits: bool = False
+    """Images of digits: never flipped."""
