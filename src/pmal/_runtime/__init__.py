@@ -1,0 +1,1 @@
+"""Knows nothing of the algorithm: files, checkpoints, devices, seeds, signals, progress."""

@@ -1,0 +1,53 @@
+"""Where the tensors live, and in which precision the device multiplies."""
+
+import contextlib
+import os
+import platform
+
+import torch
+
+from pmal.errors import UsageError, unknown_name
+
+PRECISIONS = ("auto", "float32", "bfloat16")
+
+
+def choose_device(name: str = "auto") -> torch.device:
+    """The named device, or the fastest one there is. Fails before any work where the device is missing."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise unknown_name("device", name, ["auto", "cpu", "cuda", "cuda:0"]) from None
+    if device.type not in ("cpu", "cuda"):
+        raise unknown_name("device", name, ["auto", "cpu", "cuda", "cuda:0"])
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UsageError(
+            f"device '{name}' is not there ({torch.cuda.device_count()} GPUs seen): use --device cpu"
+        )
+    return device
+
+
+def autocast(device: torch.device, precision: str) -> contextlib.AbstractContextManager[object]:
+    """Mixed precision for the forward pass: bfloat16 on GPUs that have it, float32 elsewhere."""
+    if precision not in PRECISIONS:
+        raise unknown_name("precision", precision, PRECISIONS)
+    if precision == "auto":
+        precision = "bfloat16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "float32"
+    if precision == "float32":
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, dtype=torch.bfloat16)
+
+
+def describe_hardware(device: torch.device) -> dict[str, str | int]:
+    """For the manifest: what a figure was measured on."""
+    about: dict[str, str | int] = {
+        "device": str(device),
+        "machine": platform.machine(),
+        "cpus": os.cpu_count() or 0,
+    }
+    if device.type == "cuda":
+        about["gpu"] = torch.cuda.get_device_name(device)
+    else:
+        about["threads"] = torch.get_num_threads()
+    return about

@@ -1,0 +1,51 @@
+"""What a figure needs beside it to be believed: versions, hardware, code revision."""
+
+import os
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import pmal
+from pmal._runtime.devices import describe_hardware
+
+LIBRARIES = ("numpy", "torch", "pillow", "pyarrow", "safetensors", "scikit-learn")
+
+
+def describe_environment(device: torch.device) -> dict[str, Any]:
+    return {
+        "pmal": pmal.__version__,
+        "revision": code_revision(),
+        "python": platform.python_version(),
+        "libraries": {name: _version(name) for name in LIBRARIES},
+        "hardware": describe_hardware(device),
+    }
+
+
+def code_revision() -> str | None:
+    """The git revision of the code in use, with `+changes` where files differ from it.
+
+    Outside git, as where a tree is copied to a machine for a measurement, it is $PMAL_REVISION or None.
+    """
+    folder = Path(pmal.__file__).parent
+    try:
+        revision = _git(folder, "rev-parse", "HEAD")
+        changed = _git(folder, "status", "--porcelain", "--", ".")
+    except (OSError, subprocess.SubprocessError):
+        return os.environ.get("PMAL_REVISION")
+    return revision + ("+changes" if changed else "")
+
+
+def _git(folder: Path, *words: str) -> str:
+    command = ["git", "-C", str(folder), *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=10).stdout.strip()
+
+
+def _version(library: str) -> str | None:
+    try:
+        return metadata.version(library)
+    except metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,98 @@
+"""One progress display: a bar on a terminal, plain lines elsewhere, silence for library calls."""
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+Advance = Callable[[int], None]
+"""Report `n` more units done."""
+
+
+class Display(Protocol):
+    """What long work tells a person."""
+
+    def stage(self, name: str, total: int, unit: str) -> contextlib.AbstractContextManager[Advance]: ...
+
+    def say(self, text: str) -> None: ...
+
+
+class Silent:
+    """For library calls: nothing is printed."""
+
+    @contextlib.contextmanager
+    def stage(self, name: str, total: int, unit: str) -> Iterator[Advance]:
+        yield lambda n: None
+
+    def say(self, text: str) -> None:
+        pass
+
+
+class Lines:
+    """For logs and pipes: a line when a stage starts, one every `every` seconds, one when it ends."""
+
+    def __init__(self, every: float = 10.0) -> None:
+        self.every = every
+
+    @contextlib.contextmanager
+    def stage(self, name: str, total: int, unit: str) -> Iterator[Advance]:
+        start = last = time.monotonic()
+        done = 0
+
+        def advance(n: int) -> None:
+            nonlocal done, last
+            done += n
+            now = time.monotonic()
+            if now - last >= self.every:
+                last = now
+                self.say(f"{name}: {done:,} of {total:,} {unit}, {done / (now - start):,.0f} {unit}/s")
+
+        yield advance
+        seconds = time.monotonic() - start
+        if done:
+            self.say(
+                f"{name}: {done:,} {unit} in {seconds:.1f} s ({done / max(seconds, 1e-9):,.0f} {unit}/s)"
+            )
+
+    def say(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+
+class Bars:
+    """For terminals: a bar with speed and remaining time."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+
+        self.console = Console(stderr=True)
+
+    @contextlib.contextmanager
+    def stage(self, name: str, total: int, unit: str) -> Iterator[Advance]:
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed:,.0f}/{task.total:,.0f}"),
+            TextColumn("{task.fields[speed]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=self.console) as progress:
+            task = progress.add_task(name, total=total, speed="")
+
+            def advance(n: int) -> None:
+                speed = progress.tasks[0].speed
+                progress.update(task, advance=n, speed=f"{speed:,.0f} {unit}/s" if speed else unit)
+
+            yield advance
+
+    def say(self, text: str) -> None:
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def choose_display(quiet: bool) -> Display:
+    if quiet:
+        return Silent()
+    return Bars() if sys.stderr.isatty() else Lines()

@@ -1,0 +1,84 @@
+"""The folder that a run leaves: one writer at a time, one configuration, files with checksums."""
+
+import contextlib
+import fcntl
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pmal._runtime.files import append_line, make_folder, sha256, write_json, write_text
+from pmal.config import parse_toml, to_toml
+from pmal.errors import DataError, UsageError
+
+CONFIG = "config.toml"
+
+
+class RunFolder:
+    """Paths and records of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def log(self, **event: Any) -> None:
+        append_line(self.path / "log.jsonl", json.dumps(event))
+
+    def seal(self, about: Mapping[str, Any]) -> None:
+        """Write the manifest: what the run is, and the checksum of every file that is final."""
+        files = sorted(f for f in self.path.rglob("*") if f.is_file() and not f.name.startswith("."))
+        final = [f for f in files if f.name not in ("manifest.json", "log.jsonl")]
+        sums = {str(f.relative_to(self.path)): sha256(f) for f in final}
+        write_json(self.path / "manifest.json", {**about, "sha256": sums})
+
+
+@contextlib.contextmanager
+def open_run(path: Path, settings: Mapping[str, Any]) -> Iterator[RunFolder]:
+    """Make the folder, or take up the run in it, which must have the same settings."""
+    make_folder(path)
+    _check_settings(path, settings)
+    with _only_writer(path):
+        if not (path / CONFIG).exists():
+            write_text(path / CONFIG, to_toml(settings))
+        yield RunFolder(path)
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """The settings of a run that exists."""
+    try:
+        text = (path / CONFIG).read_text(encoding="utf-8")
+    except OSError:
+        raise DataError(f"{path}: not a run folder (no {CONFIG} in it)") from None
+    return parse_toml(text, str(path / CONFIG))
+
+
+def _check_settings(path: Path, settings: Mapping[str, Any]) -> None:
+    if (path / CONFIG).exists():
+        for name, old, new in _differences(read_settings(path), settings):
+            fix = "choose another --out or delete the folder"
+            raise UsageError(f"{path} was started with {name} = {old!r}, not {new!r}: {fix}")
+    elif any(not entry.name.startswith(".") for entry in path.iterdir()):
+        raise UsageError(f"{path} is not empty and holds no run: choose another --out")
+
+
+def _differences(
+    old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
+) -> Iterator[tuple[str, Any, Any]]:
+    for name in {**old, **new}:
+        a, b = old.get(name), new.get(name)
+        if isinstance(a, Mapping) and isinstance(b, Mapping):
+            yield from _differences(a, b, f"{prefix}{name}.")
+        elif a != b:
+            yield f"{prefix}{name}", a, b
+
+
+@contextlib.contextmanager
+def _only_writer(path: Path) -> Iterator[None]:
+    # The kernel drops the lock when the process ends, however it ends.
+    with open(path / ".lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(
+                f"another process is working in {path}: wait for it, or choose another --out"
+            ) from None
+        yield

@@ -1,0 +1,59 @@
+"""SIGINT and SIGTERM become a request that work looks at where it is safe to stop."""
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+from pmal.errors import Interrupted
+
+STOPPING = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopRequest:
+    """Set by a signal, looked at between two steps of a training."""
+
+    signal_number: int | None = None
+
+    def check(self, done: str) -> None:
+        """Raise `Interrupted` if a signal came; `done` says what is safe on disk."""
+        if self.signal_number is not None:
+            raise Interrupted(self.signal_number, f"interrupted: {done}; run the same command again to go on")
+
+
+@contextlib.contextmanager
+def deferred_signals() -> Iterator[StopRequest]:
+    """Hold SIGINT and SIGTERM back as a request. A second signal stops at once, as it would have without us.
+
+    Outside the main thread signals cannot be caught, and the request simply never comes.
+    """
+    request = StopRequest()
+    if threading.current_thread() is not threading.main_thread():
+        yield request
+        return
+
+    def remember(number: int, frame: FrameType | None) -> None:
+        if request.signal_number is not None:
+            raise Interrupted(number, "interrupted twice: stopped at once; the last checkpoint stays")
+        request.signal_number = number
+
+    before = {number: signal.signal(number, remember) for number in STOPPING}
+    try:
+        yield request
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def raise_on_signals() -> None:
+    """From now on, outside `deferred_signals`, a signal raises `Interrupted` wherever the program is.
+
+    Every file is written atomically, so stopping anywhere is safe.
+    """
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise Interrupted(number, "interrupted: run the same command again to go on where it stopped")
+
+    for number in STOPPING:
+        signal.signal(number, interrupt)

@@ -1,0 +1,66 @@
+"""Named tensors on disk: a safetensors file and a JSON file that points to it and holds its checksum.
+
+safetensors loads a flipped byte without complaint, so the checksum is ours. The JSON file is written last: it
+always points to a complete tensor file, whenever the process dies.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from pmal._runtime.files import atomic_path, read_json, sha256, write_json
+from pmal.errors import DataError
+
+
+def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor], about: Mapping[str, Any]) -> None:
+    """Write PATH.json and the tensor file it names; `about` is any JSON that belongs to the tensors."""
+    old = _tensor_file(path)
+    # Two names in turn: the file that the JSON points to is never the one being written.
+    names = [f"{path.name}.safetensors", f"{path.name}.next.safetensors"]
+    new = path.parent / names[old is not None and old.name == names[0]]
+    with atomic_path(new) as temporary:
+        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, temporary)
+    write_json(_json_path(path), {"tensors": new.name, "sha256": sha256(new), "about": dict(about)})
+    if old is not None:
+        old.unlink(missing_ok=True)
+
+
+def load_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Read back what `save_tensors` wrote. A missing, damaged or foreign file is refused by name."""
+    entry = read_json(_json_path(path))
+    try:
+        file, digest, about = path.parent / Path(entry["tensors"]).name, entry["sha256"], entry["about"]
+    except (KeyError, TypeError):
+        raise DataError(f"{_json_path(path)}: not written by pmal: delete it to start again") from None
+    if not file.is_file():
+        raise DataError(f"{file}: missing, although {_json_path(path).name} names it")
+    if sha256(file) != digest:
+        raise DataError(f"{file}: damaged (its checksum differs): delete it and {_json_path(path).name}")
+    try:
+        return load_file(file), about
+    except SafetensorError as error:
+        raise DataError(f"{file}: not a safetensors file ({error})") from None
+
+
+def has_tensors(path: Path) -> bool:
+    return _json_path(path).is_file()
+
+
+def delete_tensors(path: Path) -> None:
+    """Remove both files, the pointer first, so that no pointer ever dangles."""
+    file = _tensor_file(path)
+    _json_path(path).unlink(missing_ok=True)
+    if file is not None:
+        file.unlink(missing_ok=True)
+
+
+def _json_path(path: Path) -> Path:
+    return path.with_name(path.name + ".json")
+
+
+def _tensor_file(path: Path) -> Path | None:
+    return path.parent / Path(read_json(_json_path(path))["tensors"]).name if has_tensors(path) else None

@@ -1,0 +1,51 @@
+import json
+import os
+
+import pytest
+
+from pmal._runtime.files import append_line, atomic_path, make_folder, read_json, write_json
+from pmal.errors import DataError, UsageError
+
+
+def test_a_failed_write_keeps_the_old_file(tmp_path):
+    path = tmp_path / "a.json"
+    write_json(path, {"old": 1})
+
+    def fail_half_way():
+        with atomic_path(path) as temporary:
+            temporary.write_text("half")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail_half_way()
+    assert read_json(path) == {"old": 1}
+    assert [f.name for f in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_mode_follows_the_umask(tmp_path):
+    write_json(tmp_path / "a.json", 1)
+    expected = 0o666 & ~os.umask(os.umask(0o022) or 0o022)
+    assert (tmp_path / "a.json").stat().st_mode & 0o777 == expected
+
+
+def test_json_that_is_not_json_names_the_file(tmp_path):
+    (tmp_path / "a.json").write_text("{")
+    with pytest.raises(DataError, match=r"a\.json: not readable as JSON"):
+        read_json(tmp_path / "a.json")
+    with pytest.raises(DataError, match=r"b\.json: no such file"):
+        read_json(tmp_path / "b.json")
+
+
+def test_a_line_cut_off_by_a_dying_process_stays_its_own_line(tmp_path):
+    log = tmp_path / "log.jsonl"
+    append_line(log, json.dumps({"a": 1}))
+    with open(log, "a") as file:
+        file.write('{"b":')
+    append_line(log, json.dumps({"c": 3}))
+    assert log.read_text().splitlines() == ['{"a": 1}', '{"b":', '{"c": 3}']
+
+
+def test_unwritable_folder_is_a_usage_error(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match=r"cannot write to .*file/run .*choose another folder"):
+        make_folder(tmp_path / "file" / "run")

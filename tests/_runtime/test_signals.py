@@ -1,0 +1,43 @@
+import os
+import signal
+import threading
+
+import pytest
+
+from pmal._runtime.signals import deferred_signals
+from pmal.errors import Interrupted
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_waits_for_the_safe_place(number, code):
+    before = signal.getsignal(number)
+    with deferred_signals() as stop:
+        stop.check("nothing yet")
+        os.kill(os.getpid(), number)
+        with pytest.raises(Interrupted, match="step 5 is saved") as caught:
+            stop.check("step 5 is saved")
+    assert caught.value.exit_code == code
+    assert signal.getsignal(number) is before
+
+
+def test_a_second_signal_stops_at_once():
+    with deferred_signals():
+        os.kill(os.getpid(), signal.SIGINT)
+        with pytest.raises(Interrupted, match="twice"):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_outside_the_main_thread_nothing_is_caught():
+    failures = []
+
+    def work():
+        try:
+            with deferred_signals() as stop:
+                stop.check("fine")
+        except Exception as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert not failures

@@ -1,0 +1,72 @@
+import pytest
+import torch
+
+from pmal._runtime.tensors import delete_tensors, has_tensors, load_tensors, save_tensors
+from pmal.errors import DataError
+
+
+@pytest.fixture
+def saved(tmp_path):
+    save_tensors(tmp_path / "weights", {"w": torch.arange(1000.0)}, {"step": 3})
+    return tmp_path
+
+
+def test_round_trip(saved):
+    tensors, about = load_tensors(saved / "weights")
+    assert torch.equal(tensors["w"], torch.arange(1000.0))
+    assert about == {"step": 3}
+
+
+def test_saving_again_replaces_and_leaves_two_files(saved):
+    for step in range(4, 9):
+        save_tensors(saved / "weights", {"w": torch.full((5,), float(step))}, {"step": step})
+        assert load_tensors(saved / "weights")[0]["w"][0] == step
+        assert len(list(saved.iterdir())) == 2
+
+
+def test_a_process_killed_before_the_pointer_is_written_keeps_the_old(saved, monkeypatch):
+    def die(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pmal._runtime.tensors.write_json", die)
+    with pytest.raises(KeyboardInterrupt):
+        save_tensors(saved / "weights", {"w": torch.zeros(5)}, {"step": 9})
+    assert load_tensors(saved / "weights")[1] == {"step": 3}
+
+
+def test_one_flipped_byte_is_found(saved):
+    file = saved / "weights.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-7] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(DataError, match=r"weights.safetensors: damaged"):
+        load_tensors(saved / "weights")
+
+
+def test_truncated_missing_and_foreign_files_are_named(saved):
+    file = saved / "weights.safetensors"
+    file.write_bytes(file.read_bytes()[:100])
+    with pytest.raises(DataError, match=r"weights.safetensors: damaged"):
+        load_tensors(saved / "weights")
+    file.unlink()
+    with pytest.raises(DataError, match=r"weights.safetensors: missing"):
+        load_tensors(saved / "weights")
+    (saved / "weights.json").write_text("[]")
+    with pytest.raises(DataError, match=r"weights.json: not written by pmal"):
+        load_tensors(saved / "weights")
+
+
+def test_the_pointer_cannot_lead_out_of_its_folder(saved, tmp_path):
+    inside = saved / "run"
+    inside.mkdir()
+    text = (saved / "weights.json").read_text().replace("weights.safetensors", "../weights.safetensors")
+    (inside / "weights.json").write_text(text)
+    with pytest.raises(DataError, match="missing"):
+        load_tensors(inside / "weights")
+
+
+def test_delete(saved):
+    delete_tensors(saved / "weights")
+    assert not has_tensors(saved / "weights")
+    assert not list(saved.iterdir())
+    delete_tensors(saved / "weights")
