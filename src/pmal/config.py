@@ -1,0 +1,257 @@
+"""What a run is made of: dataclasses that read from and write to TOML.
+
+A docstring under a field is its help text, on the command line and in error messages. A recipe is a TOML file
+with the same sections; `--set training.epochs=5` changes one field.
+"""
+
+import ast
+import dataclasses
+import inspect
+import itertools
+import json
+import textwrap
+import tomllib
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pmal.errors import UsageError, unknown_name
+
+Config = TypeVar("Config")
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Which samples are learned, and how they are shown to the network."""
+
+    source: str = "sample"
+    """A data set's name, a folder of class folders, a Parquet file or folder, or an .npz file."""
+    family: str = "auto"
+    """Family of splits: neal, arpl, paper, random, named, all. Auto: arpl where it exists, else all."""
+    split: int = 0
+    """Index of the split in its family; for family random, the seed of the draw."""
+    known: tuple[str, ...] = ()
+    """Names of the known classes (family named)."""
+    num_known: int = 0
+    """How many classes are known (family random). 0: six tenths of them."""
+    image_size: int = 0
+    """Side of the square images in pixels. 0: the images' own size, or 64 where they differ."""
+    augmentation: str = "standard"
+    """none, standard (crop and flip) or strong (affine, color and cutout on top)."""
+    flip: str = "auto"
+    """Mirror images: yes, no, or auto (not for digits)."""
+
+
+@dataclass(frozen=True)
+class Resources:
+    """Where a run finds its data and its speed. None of it changes the result, so it is not saved with it."""
+
+    device: str = "auto"
+    """auto, cpu, cuda, or cuda:N."""
+    data_root: str | None = None
+    """Folder in which named data sets are looked for; default $PMAL_DATA."""
+    workers: int = 0
+    """Processes that decode the images of a streamed set. 0: one per CPU core."""
+    memory_limit: float = 8.0
+    """GiB of decoded images up to which a set is held on the device; larger ones are streamed."""
+    checkpoint_seconds: float = 30.0
+    """Seconds between two checkpoints of a training: what is lost at most when the machine dies."""
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    """The network from image to embedding."""
+
+    name: str = "oscri"
+    """oscri, wide_resnet, resnet18, resnet50, small, or timm/NAME, torchvision/NAME."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of that encoder."""
+    bias: bool = True
+    """Give the linear classification head a bias."""
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """How a network is trained."""
+
+    epochs: int = 100
+    """Passes over the training set."""
+    batch_size: int = 128
+    """Images per step."""
+    optimizer: str = "sgd"
+    """sgd (Nesterov) or adam."""
+    learning_rate: float = 0.1
+    """Peak learning rate."""
+    momentum: float = 0.9
+    """Momentum of SGD; first beta of Adam."""
+    weight_decay: float = 5e-4
+    """L2 penalty on all weights."""
+    schedule: str = "cosine"
+    """cosine (to zero), or steps (times 0.1 every `step_epochs`)."""
+    warmup_epochs: float = 5.0
+    """Epochs of linear warm-up of the learning rate."""
+    step_epochs: int = 120
+    """Epochs between two drops of the schedule steps."""
+    label_smoothing: float = 0.0
+    """Share of the target probability spread over all classes."""
+    ema: float = 0.0
+    """Decay of an exponential moving average of the weights, used for everything after training. 0: off."""
+    precision: str = "auto"
+    """float32, bfloat16 (mixed), or auto: bfloat16 where the GPU has it."""
+
+
+@dataclass(frozen=True)
+class EnsembleConfig:
+    """The independently seeded classifiers."""
+
+    size: int = 1
+    """How many classifiers are trained."""
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything that decides the result of a run."""
+
+    method: str = "softmax"
+    """The open-set method."""
+    seed: int = 0
+    """Every random stream of the run comes from this number."""
+    data: DataConfig = field(default_factory=DataConfig)
+    encoder: EncoderConfig = field(default_factory=EncoderConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    ensemble: EnsembleConfig = field(default_factory=EnsembleConfig)
+
+
+def list_recipes() -> list[str]:
+    """The recipes that come with the package, by name."""
+    folder = resources.files("pmal") / "recipes"
+    return sorted(
+        entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml")
+    )
+
+
+def read_recipe(name: str) -> dict[str, Any]:
+    """The settings of a recipe: one that comes with the package, or any TOML file."""
+    if name in list_recipes():
+        text = (resources.files("pmal") / "recipes" / f"{name}.toml").read_text(encoding="utf-8")
+    elif name.endswith(".toml"):
+        try:
+            text = Path(name).read_text(encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"recipe {name}: {error.strerror}") from None
+    else:
+        raise unknown_name("recipe", name, [*list_recipes(), "or a path ending in .toml"])
+    return parse_toml(text, name)
+
+
+def parse_toml(text: str, where: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{where}: not valid TOML ({error})") from None
+
+
+def parse_assignment(text: str) -> dict[str, Any]:
+    """One `--set` option as nested settings; a bare word counts as a string.
+
+    >>> parse_assignment("training.epochs=5")
+    {'training': {'epochs': 5}}
+    >>> parse_assignment("data.augmentation=strong")
+    {'data': {'augmentation': 'strong'}}
+    """
+    key, sign, value = text.partition("=")
+    if not sign or not key.strip():
+        raise UsageError(f"--set {text}: write it as section.field=value")
+    try:
+        parsed = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value
+    for part in reversed(key.strip().split(".")):
+        parsed = {part: parsed}
+    nested: dict[str, Any] = parsed
+    return nested
+
+
+def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested settings, later layers over earlier ones.
+
+    >>> merge({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}})
+    {'a': {'b': 3, 'c': 2}}
+    """
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        for key, value in layer.items():
+            old = merged.get(key)
+            both = isinstance(value, Mapping) and isinstance(old, Mapping)
+            merged[key] = merge(typing.cast(Mapping[str, Any], old), value) if both else value
+    return merged
+
+
+def build(cls: type[Config], settings: Mapping[str, Any], where: str = "") -> Config:
+    """A config dataclass from nested settings. A field that does not exist or has another type is named."""
+    hints = typing.get_type_hints(cls)
+    for name in settings:
+        if name not in hints:
+            raise unknown_name("setting", f"{where}{name}", [f"{where}{valid}" for valid in hints])
+    values = {name: _convert(hints[name], value, f"{where}{name}") for name, value in settings.items()}
+    return cls(**values)
+
+
+def to_settings(config: Any) -> dict[str, Any]:
+    """The opposite of `build`."""
+    settings: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config)))
+    return settings
+
+
+def to_toml(settings: Mapping[str, Any], prefix: str = "") -> str:
+    """Nested settings as TOML text; `tomllib.loads` gives them back."""
+    plain = {name: value for name, value in settings.items() if not isinstance(value, Mapping)}
+    lines = [f"{name} = {_toml_value(value)}" for name, value in plain.items()]
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            lines += ["", f"[{prefix}{name}]", to_toml(value, f"{prefix}{name}.").rstrip("\n")]
+    return "\n".join(lines) + "\n"
+
+
+def field_help(cls: type[Any]) -> dict[str, str]:
+    """The docstring under each field of a config dataclass.
+
+    >>> field_help(EnsembleConfig)
+    {'size': 'How many classifiers are trained.'}
+    """
+    [body] = [
+        n.body for n in ast.parse(textwrap.dedent(inspect.getsource(cls))).body if isinstance(n, ast.ClassDef)
+    ]
+    return {
+        before.target.id: inspect.cleandoc(after.value.value)
+        for before, after in itertools.pairwise(body)
+        if isinstance(before, ast.AnnAssign) and isinstance(before.target, ast.Name)
+        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+        if isinstance(after.value.value, str)
+    }
+
+
+def _toml_value(value: Any) -> str:
+    # JSON's notation is TOML's, but for surrogate pairs and the delete character.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _convert(hint: Any, value: Any, where: str) -> Any:
+    origin = typing.get_origin(hint)
+    if dataclasses.is_dataclass(hint):
+        if not isinstance(value, Mapping):
+            raise UsageError(f"{where} = {value!r}: expected a section [{where}]")
+        return build(typing.cast(type[Any], hint), value, f"{where}.")
+    if origin is tuple and isinstance(value, list | tuple):
+        return tuple(_convert(typing.get_args(hint)[0], item, where) for item in value)
+    if origin is not None and isinstance(value, Mapping):
+        return dict(value)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(hint, type) and not isinstance(hint, types.GenericAlias) and type(value) is hint:
+        return value
+    raise UsageError(f"{where} = {value!r}: expected {getattr(hint, '__name__', hint)}")

@@ -1,0 +1,88 @@
+import tomllib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pmal.config import (
+    DataConfig,
+    RunConfig,
+    TrainingConfig,
+    build,
+    field_help,
+    list_recipes,
+    merge,
+    parse_assignment,
+    read_recipe,
+    to_settings,
+    to_toml,
+)
+from pmal.errors import UsageError
+
+
+@pytest.mark.parametrize("name", ["paper", "sample", "standard", "strong"])
+def test_every_recipe_parses(name):
+    assert name in list_recipes()
+    config = build(RunConfig, read_recipe(name))
+    assert config.training.epochs > 0
+
+
+def test_paper_recipe_is_the_papers_text():
+    training = build(RunConfig, read_recipe("paper")).training
+    assert (training.optimizer, training.learning_rate, training.epochs) == ("adam", 0.01, 600)
+    assert (training.schedule, training.step_epochs, training.weight_decay) == ("steps", 120, 5e-4)
+
+
+@given(
+    seed=st.integers(0, 2**40),
+    rate=st.floats(1e-9, 1e3),
+    known=st.lists(st.text(st.characters(codec="utf-8"), max_size=9), max_size=4),
+)
+def test_settings_survive_toml(seed, rate, known):
+    config = RunConfig(
+        seed=seed,
+        data=DataConfig(known=tuple(known)),
+        training=TrainingConfig(learning_rate=rate, ema=0.999),
+    )
+    assert build(RunConfig, tomllib.loads(to_toml(to_settings(config)))) == config
+
+
+def test_unknown_setting_names_the_nearest():
+    with pytest.raises(UsageError, match=r"'training.epoch': did you mean 'training.epochs'\?"):
+        build(RunConfig, {"training": {"epoch": 3}})
+
+
+@pytest.mark.parametrize("value", ["12", 1.5, True, [1]])
+def test_wrong_type_is_named(value):
+    with pytest.raises(UsageError, match=r"training\.epochs = .*expected int"):
+        build(RunConfig, {"training": {"epochs": value}})
+
+
+def test_unknown_recipe_names_the_nearest():
+    with pytest.raises(UsageError, match="did you mean 'strong'"):
+        read_recipe("stron")
+
+
+def test_recipe_file_problems_name_the_file(tmp_path):
+    with pytest.raises(UsageError, match=r"gone.toml: No such file"):
+        read_recipe(str(tmp_path / "gone.toml"))
+    (tmp_path / "bad.toml").write_text("a = = 1")
+    with pytest.raises(UsageError, match=r"bad.toml: not valid TOML"):
+        read_recipe(str(tmp_path / "bad.toml"))
+
+
+@pytest.mark.parametrize("text", ["epochs", "=3", ""])
+def test_assignment_without_a_key_or_value(text):
+    with pytest.raises(UsageError, match=r"section\.field=value"):
+        parse_assignment(text)
+
+
+def test_merge_leaves_its_layers_alone():
+    base = {"a": {"b": 1}}
+    assert merge(base, {"a": {"c": 2}}) == {"a": {"b": 1, "c": 2}}
+    assert base == {"a": {"b": 1}}
+
+
+@pytest.mark.parametrize("cls", [DataConfig, TrainingConfig])
+def test_every_field_has_a_help_text(cls):
+    assert set(field_help(cls)) == set(cls.__dataclass_fields__)
