@@ -96,6 +96,6 @@ class Source:
     test: Samples | None = None
     """None: the source has one part only, and a held-out share of it becomes the test part."""
     foreign: Samples | None = None
-    """Test images from another set, all of them unknown (CIFAR-100 in CIFAR+N, the open set of ImageNet-LT)."""
+    """Test images from another set, all unknown (CIFAR-100 in CIFAR+N, the open set of ImageNet-LT)."""
     digits: bool = False
     """Images of digits: never flipped."""

@@ -1,0 +1,1 @@
+"""Pixels and labels in: sources, protocols (splits), augmentation, batches."""

@@ -1,0 +1,197 @@
+"""Random changes of whole image batches, on whatever device they are.
+
+Every function draws from the default generator of the batch's device, never reads a value back to the host
+and has no shape that depends on values, so that a CUDA graph can capture a training step with it.
+Legend: B batch, C channels, H height, W width. Geometry is in pixels from the image's center.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn.functional import grid_sample, pad
+
+from pmal.errors import DataError, unknown_name
+
+POLICIES = ("none", "standard", "strong")
+_CHUNK_VALUES = 2**24
+
+
+def augment(images_BCHW: Tensor, policy: str, mean_C: Tensor, std_C: Tensor, flip: bool) -> Tensor:
+    """uint8 images to a normalized float batch. What a policy leaves empty is 0, the training mean.
+
+    none: normalization alone. standard: random crop of the padded image, and flip. strong: on top of these,
+    half of the images get an affine change and, independently, half get a color change, so that sharp and
+    undistorted images, as they come at test time, stay frequent; all get a cutout of 0 to half the side.
+    """
+    if policy not in POLICIES:
+        raise unknown_name("augmentation policy", policy, POLICIES)
+    if policy == "strong":
+        x = color_jitter(_unit_range(images_BCHW), probability=0.5)
+        x = _shift_flip_affine(_standardize(x, mean_C, std_C), flip)
+        return cutout(x, min(x.shape[2:]) // 2)
+    x = normalize(images_BCHW, mean_C, std_C)
+    if policy == "standard":
+        x = random_crop(x, crop_padding(x))
+        x = random_flip(x) if flip else x
+    return x
+
+
+def normalize(images_BCHW: Tensor, mean_C: Tensor, std_C: Tensor) -> Tensor:
+    """uint8 pixels to float, minus mean, over deviation (both of pixels scaled to [0, 1])."""
+    return _standardize(_unit_range(images_BCHW), mean_C, std_C)
+
+
+def channel_statistics(images_NCHW: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and deviation per channel of uint8 pixels scaled to [0, 1]; a constant channel's deviation is 1.
+
+    Counting the 256 values is exact, so the result depends on neither the device nor the images' order.
+    """
+    if images_NCHW.numel() == 0:
+        raise DataError("no images to compute the mean and deviation of: the training part is empty")
+    device = images_NCHW.device
+    counts_C256 = torch.zeros(images_NCHW.shape[1], 256, dtype=torch.int64, device=device)
+    for chunk in torch.split(images_NCHW, max(1, _CHUNK_VALUES // images_NCHW[0].numel())):
+        for channel, counts_256 in enumerate(counts_C256):
+            counts_256 += torch.bincount(chunk[:, channel].flatten(), minlength=256)
+    statistics = [_mean_and_deviation(counts) for counts in counts_C256.tolist()]
+    mean_std_C2 = torch.tensor(statistics, dtype=torch.float32, device=device)
+    return mean_std_C2[:, 0].contiguous(), mean_std_C2[:, 1].contiguous()
+
+
+def crop_padding(x_BCHW: Tensor) -> int:
+    """4 pixels, as is usual for 32 px images; an eighth of the shorter side for images over 40 px."""
+    side = min(x_BCHW.shape[2:])
+    return 4 if side <= 40 else side // 8
+
+
+def random_crop(x_BCHW: Tensor, padding: int = 4) -> Tensor:
+    """A window of the image's own size of the zero-padded image: exact pixels, shifted by up to `padding`."""
+    B, C, H, W = x_BCHW.shape
+    padded = pad(x_BCHW, (padding,) * 4)
+    corner = torch.randint(0, 2 * padding + 1, (2, B, 1, 1), device=x_BCHW.device)
+    rows_BH1 = corner[0] + torch.arange(H, device=x_BCHW.device)[:, None]
+    cols_B1W = corner[1] + torch.arange(W, device=x_BCHW.device)
+    flat_BHW = rows_BH1 * padded.shape[3] + cols_B1W
+    index = flat_BHW.view(B, 1, H * W).expand(B, C, H * W)
+    return padded.flatten(2).gather(2, index).view(B, C, H, W)
+
+
+def random_flip(x_BCHW: Tensor) -> Tensor:
+    """Half of the images mirrored left to right."""
+    mirrored = torch.rand(len(x_BCHW), 1, 1, 1, device=x_BCHW.device) < 0.5
+    return torch.where(mirrored, x_BCHW.flip(3), x_BCHW)
+
+
+def random_affine(
+    x_BCHW: Tensor,
+    degrees: float = 15.0,
+    scale: tuple[float, float] = (0.8, 1.2),
+    shear: float = 0.15,
+    translate: float = 0.1,
+    probability: float = 1.0,
+) -> Tensor:
+    """Each image by its own matrix, bilinear, zeros outside; without change at 1 - `probability`.
+
+    Rotation up to `degrees` either way, size times a factor in `scale`, `shear` as a slope along both axes,
+    `translate` as a share of the sides.
+    """
+    matrices = _affine_matrices(x_BCHW, degrees, scale, shear, translate, probability)
+    return _resample(x_BCHW, matrices)
+
+
+def color_jitter(
+    x01_BCHW: Tensor,
+    brightness: float = 0.5,
+    contrast: float = 0.5,
+    saturation: float = 0.5,
+    probability: float = 1.0,
+) -> Tensor:
+    """Factors within 1 plus or minus each limit, for images in [0, 1]; without change at 1 - `probability`.
+
+    Contrast is the distance to the image's mean, saturation the distance to its gray version.
+    """
+    B, C = x01_BCHW.shape[:2]
+    applied = torch.rand(B, 1, 1, 1, device=x01_BCHW.device) < probability
+    change = (2 * torch.rand(3, B, 1, 1, 1, device=x01_BCHW.device) - 1) * applied
+    x = (x01_BCHW * (1 + brightness * change[0])).clamp(0, 1)
+    x = torch.lerp(x.mean((1, 2, 3), keepdim=True), x, 1 + contrast * change[1]).clamp(0, 1)
+    if C > 1:
+        x = torch.lerp(x.mean(1, keepdim=True), x, 1 + saturation * change[2]).clamp(0, 1)
+    return x
+
+
+def cutout(x_BCHW: Tensor, size: int) -> Tensor:
+    """A square of 0 to `size` pixels a side set to zero, centered anywhere, so that borders may clip it."""
+    B, _, H, W = x_BCHW.shape
+    device = x_BCHW.device
+    side = torch.randint(0, size + 1, (B, 1, 1), device=device)
+    top = torch.randint(0, H, (B, 1, 1), device=device) - side // 2
+    left = torch.randint(0, W, (B, 1, 1), device=device) - side // 2
+    rows_H1 = torch.arange(H, device=device)[:, None]
+    cols_W = torch.arange(W, device=device)
+    hole_BHW = (rows_H1 >= top) & (rows_H1 < top + side) & (cols_W >= left) & (cols_W < left + side)
+    return x_BCHW.masked_fill(hole_BHW[:, None], 0.0)
+
+
+def _mean_and_deviation(counts_256: list[int]) -> tuple[float, float]:
+    """From how often each pixel value occurs. Python integers neither overflow nor cancel."""
+    count = sum(counts_256)
+    total = sum(value * times for value, times in enumerate(counts_256))
+    squares = sum(value**2 * times for value, times in enumerate(counts_256))
+    deviation = math.sqrt(count * squares - total**2) / (255 * count)
+    return total / (255 * count), deviation or 1.0
+
+
+def _unit_range(images_BCHW: Tensor) -> Tensor:
+    return images_BCHW.float() / 255
+
+
+def _standardize(x01_BCHW: Tensor, mean_C: Tensor, std_C: Tensor) -> Tensor:
+    return (x01_BCHW - mean_C[:, None, None]) / std_C[:, None, None]
+
+
+def _shift_flip_affine(x_BCHW: Tensor, flip: bool) -> Tensor:
+    """Crop, flip and affine in one resampling; whole-pixel shifts keep images without affine change sharp."""
+    B, padding, device = len(x_BCHW), crop_padding(x_BCHW), x_BCHW.device
+    matrices_B23 = _affine_matrices(
+        x_BCHW, degrees=15.0, scale=(0.8, 1.2), shear=0.15, translate=0.0, probability=0.5
+    )
+    matrices_B23[:, :, 2] += torch.randint(-padding, padding + 1, (B, 2), device=device)
+    if flip:
+        matrices_B23[:, :, 0] *= 1 - 2 * torch.randint(0, 2, (B, 1), device=device)
+    return _resample(x_BCHW, matrices_B23)
+
+
+def _affine_matrices(
+    x_BCHW: Tensor,
+    degrees: float,
+    scale: tuple[float, float],
+    shear: float,
+    translate: float,
+    probability: float,
+) -> Tensor:
+    """(B, 2, 3): where, in the image, each pixel of the result comes from."""
+    B, _, H, W = x_BCHW.shape
+    applied = torch.rand(B, device=x_BCHW.device) < probability
+    zoom = 1 + applied * (scale[0] - 1 + (scale[1] - scale[0]) * torch.rand(B, device=x_BCHW.device))
+    turn, slope_x, slope_y, right, down = (2 * torch.rand(5, B, device=x_BCHW.device) - 1) * applied
+    cos, sin = torch.cos(turn * math.radians(degrees)), torch.sin(turn * math.radians(degrees))
+    slope_x, slope_y = shear * slope_x, shear * slope_y
+    row_x = [(cos - sin * slope_y) / zoom, (cos * slope_x - sin) / zoom, translate * W * right]
+    row_y = [(sin + cos * slope_y) / zoom, (sin * slope_x + cos) / zoom, translate * H * down]
+    return torch.stack(row_x + row_y, dim=1).view(B, 2, 3)
+
+
+def _resample(x_BCHW: Tensor, matrices_B23: Tensor) -> Tensor:
+    B, _, H, W = x_BCHW.shape
+    cols_W = torch.arange(W, device=x_BCHW.device) - (W - 1) / 2
+    rows_H1 = (torch.arange(H, device=x_BCHW.device) - (H - 1) / 2)[:, None]
+    # Multiplied out: affine_grid is a matrix product, whose coordinates TF32 and autocast would round.
+    xx, xy, x0, yx, yy, y0 = matrices_B23.view(B, 6, 1, 1).unbind(1)
+    from_x = (xx * cols_W + xy * rows_H1 + x0) * (2 / W)
+    from_y = (yx * cols_W + yy * rows_H1 + y0) * (2 / H)
+    grid = torch.stack([from_x, from_y], dim=3)
+    return grid_sample(
+        x_BCHW, grid.to(x_BCHW.dtype), mode="bilinear", padding_mode="zeros", align_corners=False
+    )

@@ -1,0 +1,80 @@
+"""Batches of uint8 images on the device: from memory where the set fits, else through worker processes."""
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import torch
+from torch.utils.data import DataLoader
+
+from pmal.data.loading import SampleDataset
+
+Plan = Sequence[torch.Tensor]
+"""Which positions make up each batch, in order."""
+
+
+def epoch_plan(count: int, batch_size: int, seed: int) -> list[torch.Tensor]:
+    """A fresh order of all positions in batches of one size.
+
+    The remainder is left out (other samples in every epoch): batch statistics of a few images are poor, and
+    one shape serves a whole training. A set smaller than a batch is one batch.
+    """
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    size = min(batch_size, count)
+    return list(torch.split(order[: count // size * size], size))
+
+
+def sequential_plan(count: int, batch_size: int) -> list[torch.Tensor]:
+    """All positions in order, the last batch possibly smaller."""
+    return list(torch.split(torch.arange(count), batch_size))
+
+
+class ImageBatches(Protocol):
+    """Images by position."""
+
+    def __len__(self) -> int: ...
+
+    def stream(self, plan: Plan) -> Iterator[torch.Tensor]:
+        """The batches of a plan, uint8 (B, C, H, W), on the device."""
+        ...
+
+
+class ResidentImages:
+    """All images as one uint8 tensor on the device."""
+
+    def __init__(self, images: torch.Tensor, device: torch.device) -> None:
+        self.images = images.to(device)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def stream(self, plan: Plan) -> Iterator[torch.Tensor]:
+        for positions in plan:
+            yield self.images[positions.to(self.images.device, non_blocking=True)]
+
+
+class StreamedImages:
+    """Images decoded by worker processes as they are needed."""
+
+    def __init__(self, dataset: SampleDataset, device: torch.device, workers: int) -> None:
+        self.dataset = dataset
+        self.device = device
+        self._plan: list[list[int]] = []
+        # Spawned, not forked: a fork after torch has used threads can hang. Persistent, because a spawned
+        # worker takes seconds to start; the plan is exchanged between epochs instead.
+        self._loader = DataLoader(
+            dataset,
+            batch_sampler=self._plan,
+            num_workers=workers or os.cpu_count() or 1,
+            multiprocessing_context="spawn",
+            persistent_workers=True,
+            pin_memory=device.type == "cuda",
+        )
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def stream(self, plan: Plan) -> Iterator[torch.Tensor]:
+        self._plan[:] = [positions.tolist() for positions in plan]
+        for images, _ in self._loader:
+            yield images.to(self.device, non_blocking=True)

@@ -1,0 +1,1 @@
+"""Readers, one file per layout on disk: each turns a path into a `Source`."""

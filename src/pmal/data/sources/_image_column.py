@@ -1,0 +1,124 @@
+"""The encoded images in one column of Parquet files, by row, in every process that asks.
+
+Parquet has no random access. So the column is read once, when the first image is asked for. Where it is too
+large to be held in memory, or worker processes need it too, it is copied once into an uncompressed Arrow file
+that all of them map.
+"""
+
+import os
+import shutil
+import tempfile
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pmal.errors import DataError
+
+SPOOL_BYTES = 1 << 30
+"""Files of more bytes than this together are copied and mapped instead of being held in memory."""
+
+_ROWS = 1024
+_SPOOL_SCHEMA = pa.schema([("bytes", pa.large_binary())])
+
+
+class ImageColumn:
+    """Row i over all files, in their order, with `lengths` rows each. `leaf` is the path of the column."""
+
+    def __init__(self, files: tuple[Path, ...], lengths: tuple[int, ...], leaf: str) -> None:
+        self.files = files
+        self.leaf = leaf
+        self.starts = np.cumsum([0, *lengths])
+        self._spool: Path | None = None
+        self._chunks: list[Any] = []
+        self._chunk_starts = self.starts[:1]
+        self._lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For worker processes, which map one copy together instead of holding one each in memory."""
+        with self._lock:
+            self._spool = self._spool or self._write_spool()
+        state: dict[str, Any] = self.__dict__ | {"_chunks": [], "_lock": None}
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ = state
+        self._lock = threading.Lock()
+
+    def name(self, row: int) -> str:
+        file = int(np.searchsorted(self.starts, row, "right")) - 1
+        return f"{self.files[file].name} row {row - int(self.starts[file])}"
+
+    def bytes_at(self, row: int) -> bytes | None:
+        """The encoded image; None where the file has none in this row."""
+        self._prepare()
+        chunk = int(np.searchsorted(self._chunk_starts, row, "right")) - 1
+        data: bytes | None = self._chunks[chunk][row - int(self._chunk_starts[chunk])].as_py()
+        return data
+
+    def _is_large(self) -> bool:
+        return sum(os.path.getsize(file) for file in self.files) > SPOOL_BYTES
+
+    def _prepare(self) -> None:
+        with self._lock:
+            if self._chunks:
+                return
+            if self._spool is None and self._is_large():
+                self._spool = self._write_spool()
+            chunks = list(self._read() if self._spool is None else _mapped(self._spool))
+            self._chunk_starts = np.cumsum([0, *map(len, chunks)])
+            if self._chunk_starts[-1] != self.starts[-1]:
+                raise DataError(f"{self.files[0].parent}: the files have changed since they were opened")
+            self._chunks = chunks
+
+    def _read(self) -> Iterator[Any]:
+        for file in self.files:
+            with arrow_errors(file), pq.ParquetFile(file, pre_buffer=False) as reader:
+                for batch in reader.iter_batches(batch_size=_ROWS, columns=[self.leaf]):
+                    column = batch.column(0)
+                    data = pc.struct_field(column, "bytes") if pa.types.is_struct(column.type) else column
+                    yield data.cast(pa.large_binary())
+
+    def _write_spool(self) -> Path:
+        folder = tempfile.mkdtemp(prefix="pmal-")
+        weakref.finalize(self, _remove, folder, os.getpid())
+        path = Path(folder) / "images.arrow"
+        try:
+            with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, _SPOOL_SCHEMA) as writer:
+                for data in self._read():
+                    writer.write_batch(pa.record_batch([data], schema=_SPOOL_SCHEMA))
+        except OSError as error:
+            reason = error.strerror or error
+            raise DataError(f"{path}: cannot be written ({reason}): set TMPDIR to a larger disk") from None
+        return path
+
+
+@contextmanager
+def arrow_errors(file: Path) -> Iterator[None]:
+    """What pyarrow raises on a file that is missing or broken, as a `DataError` that names it."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise DataError(f"{file}: no such file") from None
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise DataError(f"{file}: not readable as Parquet ({reason}): fetch it again") from None
+
+
+def _mapped(spool: Path) -> Iterator[Any]:
+    reader = pa.ipc.open_file(pa.memory_map(str(spool)))
+    for number in range(reader.num_record_batches):
+        yield reader.get_batch(number).column(0)
+
+
+def _remove(folder: str, owner: int) -> None:
+    # A forked process inherits the finalizer, but not the folder.
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)

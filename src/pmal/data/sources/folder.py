@@ -1,0 +1,173 @@
+"""A folder of class folders: PATH/<class>/**, or PATH/train/<class>/** with PATH/test/<class>/**.
+
+Instead of `test` the second part may be called `val`, `valid` or `validation`. PATH/train counts as a part,
+and not as a class of that name, when it has folders in it.
+
+Every file below a class folder is a sample, whatever it is called: what turns out to be no image is listed in
+the quarantine with its reason, so that the counts add up. Hidden files and folders, and the droppings of
+desktops, are no samples. A sample's id is the rank of its path among the sorted paths of its part.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pmal.data.decode import decode
+from pmal.data.samples import BadImage, Pixels, Samples, Source
+from pmal.errors import DataError
+
+_TEST_NAMES = ("test", "val", "valid", "validation")
+_DROPPINGS = frozenset({"Thumbs.db", "desktop.ini"})
+
+MAX_FILE_BYTES = 1 << 29
+"""Larger than any image within the pixel limit; a file above it is not read into memory."""
+
+
+@dataclass(frozen=True)
+class FileStore:
+    """Images in files of their own: row i is `paths[i]` below `root`."""
+
+    root: str | Path
+    paths: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def name(self, row: int) -> str:
+        return printable(os.path.join(self.root, self.paths[row]))
+
+    def read(self, row: int) -> Pixels:
+        return decode(self.encoded(row))
+
+    def encoded(self, row: int) -> bytes:
+        """The bytes of the file. Raises `BadImage`."""
+        try:
+            with open(os.path.join(self.root, self.paths[row]), "rb") as file:
+                data = file.read(MAX_FILE_BYTES + 1)
+        except OSError as error:
+            raise BadImage(f"cannot be read: {error.strerror}") from error
+        if len(data) > MAX_FILE_BYTES:
+            raise BadImage(f"larger than {MAX_FILE_BYTES >> 20} MiB")
+        return data
+
+
+def open_folder(path: str | Path) -> Source:
+    """The data set in a folder of class folders."""
+    folder = Path(os.path.abspath(path))
+    _check_is_folder(folder)
+    train_folder, test_folder = _part_folders(folder)
+    train = _read_part(train_folder)
+    empty = sorted(set(range(len(train.class_names))) - set(train.labels.tolist()))
+    if empty:
+        name = train.class_names[empty[0]]
+        raise DataError(f"{train_folder}: class {name!r} has no files: add images or remove the folder")
+    if test_folder is None:
+        return Source(folder.name, train)
+    test = _read_part(test_folder)
+    return Source(folder.name, train, _in_classes_of(train, test, test_folder))
+
+
+def list_files(folder: str | Path) -> list[str]:
+    """The sorted paths, relative to the folder and with "/" between their parts, of all its samples.
+
+    Links to files and folders are followed, but no folder is entered twice: a loop of links ends there.
+    A link that leads nowhere is listed, because its image is missing.
+    """
+    found: list[str] = []
+    entered: set[tuple[int, int]] = set()
+    waiting = [("", os.fspath(folder))]
+    while waiting:
+        prefix, current = waiting.pop()
+        with _scan(current) as entries:
+            status = os.stat(current)
+            if (status.st_dev, status.st_ino) in entered:
+                continue
+            entered.add((status.st_dev, status.st_ino))
+            folders = []
+            for entry in entries:
+                if entry.name.startswith(".") or entry.name in _DROPPINGS:
+                    continue
+                if entry.is_dir():
+                    folders.append((f"{prefix}{entry.name}/", entry.path))
+                elif entry.is_file() or _leads_nowhere(entry):
+                    found.append(prefix + entry.name)
+        waiting.extend(sorted(folders, reverse=True))
+    return sorted(found)
+
+
+def printable(text: str) -> str:
+    """The text on one line and in valid Unicode, whatever bytes a file name consists of.
+
+    >>> printable("größe <1>"), printable("two\\nlines")
+    ('größe <1>', 'two\\\\nlines')
+    """
+    return text if text.isprintable() else repr(text)[1:-1]
+
+
+def _check_is_folder(folder: Path) -> None:
+    if not folder.exists():
+        raise DataError(f"{folder}: no such folder")
+    if not folder.is_dir():
+        raise DataError(f"{folder}: not a folder: give the folder that holds one folder per class")
+
+
+def _part_folders(folder: Path) -> tuple[Path, Path | None]:
+    train = folder / "train"
+    if not train.is_dir() or not _folder_names(train):
+        return folder, None
+    test = next((folder / name for name in _TEST_NAMES if (folder / name).is_dir()), None)
+    if test is None and _folder_names(folder) != ["train"]:
+        return folder, None
+    return train, test
+
+
+def _read_part(folder: Path) -> Samples:
+    classes = _folder_names(folder)
+    if not classes:
+        fix = "give the folder that holds one folder of images per class"
+        raise DataError(f"{folder}: {'no class folders in it' if any(folder.iterdir()) else 'empty'}: {fix}")
+    paths = []
+    for name in classes:
+        paths += [f"{name}/{file}" for file in list_files(folder / name)]
+    paths.sort()
+    rank = {name: label for label, name in enumerate(classes)}
+    labels: NDArray[np.int64] = np.array([rank[path.split("/", 1)[0]] for path in paths], dtype=np.int64)
+    store = FileStore(str(folder), tuple(paths))
+    return Samples.whole(store, labels, tuple(printable(name) for name in classes))
+
+
+def _in_classes_of(train: Samples, test: Samples, test_folder: Path) -> Samples:
+    """The test part with the class numbers of the training part."""
+    unknown = [name for name in test.class_names if name not in train.class_names]
+    if unknown:
+        shown = ", ".join(map(repr, unknown[:5])) + (" ..." if len(unknown) > 5 else "")
+        raise DataError(
+            f"{test_folder}: {len(unknown)} classes are not in the training part ({shown}): "
+            "add them there or remove these folders"
+        )
+    if not len(test):
+        raise DataError(f"{test_folder}: no files in its class folders: add images or remove the folder")
+    rank = {name: label for label, name in enumerate(train.class_names)}
+    to_train: NDArray[np.int64] = np.array([rank[name] for name in test.class_names], dtype=np.int64)
+    return Samples(test.store, test.ids, to_train[test.labels], train.class_names)
+
+
+def _folder_names(folder: Path) -> list[str]:
+    with _scan(folder) as entries:
+        return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+
+
+def _scan(folder: str | Path) -> AbstractContextManager[Iterator[os.DirEntry[str]]]:
+    try:
+        return os.scandir(os.fspath(folder))
+    except OSError as error:
+        raise DataError(f"{printable(str(folder))}: cannot be listed: {error.strerror}") from None
+
+
+def _leads_nowhere(entry: os.DirEntry[str]) -> bool:
+    return entry.is_symlink() and not os.path.exists(entry.path)

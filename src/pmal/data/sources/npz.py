@@ -1,0 +1,150 @@
+"""Images and labels as arrays in one `.npz`.
+
+| | images | labels |
+|---|---|---|
+| training part | `x_train`, `train_images`, `images` or `X` | `y_train`, `train_labels`, `labels` or `y` |
+| test part (optional) | `x_test` or `test_images` | `y_test` or `test_labels` |
+
+Images are (N, H, W), (N, H, W, C) or (N, C, H, W) with C = 1 or 3, as uint8 or as floats in 0..1. Labels are
+integers from 0, (N,) or (N, 1). `class_names`, an array of strings, is optional: without it the classes are
+called "0", "1", ... up to the largest label.
+"""
+
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pmal.data.samples import ArrayStore, Ids, Pixels, Samples, Source
+from pmal.errors import DataError
+
+MAX_BYTES = 16 << 30
+"""What the arrays of a file may take in memory. A few kilobytes of zip can declare any size."""
+
+_MAX_CLASSES = 1_000_000
+_TRAIN_KEYS = (("x_train", "y_train"), ("train_images", "train_labels"), ("images", "labels"), ("X", "y"))
+_TEST_KEYS = (("x_test", "y_test"), ("test_images", "test_labels"))
+_BROKEN = (ValueError, OSError, EOFError, KeyError, SyntaxError, RuntimeError, zipfile.BadZipFile, zlib.error)
+
+
+def open_npz(path: str | Path) -> Source:
+    """The data set in an .npz file."""
+    path = Path(path)
+    if not path.is_file():
+        raise DataError(f"{path}: no such file")
+    keys = _declared(path)
+    train_keys, test_keys = _pick(keys, _TRAIN_KEYS), _pick(keys, _TEST_KEYS)
+    if train_keys is None:
+        wanted = " or ".join(f"{images}/{labels}" for images, labels in _TRAIN_KEYS)
+        raise DataError(f"{path}: needs the arrays {wanted}; it has: {', '.join(map(repr, keys)) or 'none'}")
+    pairs = [train_keys] if test_keys is None else [train_keys, test_keys]
+    wanted_keys = {key for pair in pairs for key in pair} | ({"class_names"} & set(keys))
+    arrays = _read(path, {key: keys[key] for key in sorted(wanted_keys)})
+    labels = [_labels(arrays[label], f"{path}: {label}") for _, label in pairs]
+    names = _class_names(arrays.get("class_names"), pairs, labels, path)
+    parts = [
+        _part(f"{path}: {image}", arrays[image], part_labels, names)
+        for (image, _), part_labels in zip(pairs, labels, strict=True)
+    ]
+    return Source(path.stem, parts[0], parts[1] if len(parts) == 2 else None)
+
+
+def _pick(keys: dict[str, int], pairs: tuple[tuple[str, str], ...]) -> tuple[str, str] | None:
+    return next(((images, labels) for images, labels in pairs if {images, labels} <= keys.keys()), None)
+
+
+def _declared(path: Path) -> dict[str, int]:
+    """The arrays of the file with the bytes that each declares; nothing but headers is read."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = [name for name in archive.namelist() if name.endswith(".npy")]
+            return {name[: -len(".npy")]: _declared_bytes(archive, name) for name in members}
+    except _BROKEN as error:
+        raise DataError(f"{path}: not readable as .npz ({error})") from None
+
+
+def _declared_bytes(archive: zipfile.ZipFile, name: str) -> int:
+    with archive.open(name) as member:
+        version = np.lib.format.read_magic(member)
+        if version == (1, 0):
+            shape, _, dtype = np.lib.format.read_array_header_1_0(member)
+        else:
+            shape, _, dtype = np.lib.format.read_array_header_2_0(member)
+    # Python integers: a declared shape may be beyond what int64 holds.
+    total = dtype.itemsize
+    for side in shape:
+        total *= int(side)
+    return total
+
+
+def _read(path: Path, declared: dict[str, int]) -> dict[str, NDArray[Any]]:
+    if sum(declared.values()) > MAX_BYTES:
+        raise DataError(
+            f"{path}: its arrays declare {sum(declared.values()):,} bytes, more than the limit of "
+            f"{MAX_BYTES:,}: store the images as files or in Parquet"
+        )
+    arrays = {}
+    with np.load(path, allow_pickle=False) as archive:
+        for key in declared:
+            try:
+                arrays[key] = archive[key]
+            except _BROKEN as error:
+                reason = " ".join(str(error).split())
+                raise DataError(f"{path}: array {key} is not readable ({reason})") from None
+    return arrays
+
+
+def _part(origin: str, images: NDArray[Any], labels: Ids, names: tuple[str, ...]) -> Samples:
+    pixels = _pixels(images, origin)
+    if len(pixels) != len(labels):
+        raise DataError(f"{origin}: {len(pixels)} images, but {len(labels)} labels")
+    return Samples.whole(ArrayStore(origin, pixels), labels, names)
+
+
+def _pixels(images: NDArray[Any], origin: str) -> Pixels:
+    """(N, H, W, C) uint8 from any of the accepted layouts."""
+    if images.ndim == 3:
+        images = images[:, :, :, None]
+    elif images.ndim == 4 and images.shape[3] not in (1, 3) and images.shape[1] in (1, 3):
+        images = images.transpose(0, 2, 3, 1)
+    if images.ndim != 4 or images.shape[3] not in (1, 3) or not images.size:
+        shape = "x".join(map(str, images.shape))
+        raise DataError(f"{origin}: shape {shape} is not (N, H, W), (N, H, W, C) or (N, C, H, W), C = 1 or 3")
+    if images.dtype == np.uint8:
+        return np.ascontiguousarray(images)
+    if not np.issubdtype(images.dtype, np.floating):
+        raise DataError(f"{origin}: {images.dtype} pixels: convert them to uint8 in 0..255")
+    if not (images.min() >= 0 and images.max() <= 1):
+        raise DataError(f"{origin}: float pixels outside 0..1 or not finite: convert them to uint8 in 0..255")
+    pixels = np.empty(images.shape, dtype=np.uint8)
+    for row, image in enumerate(images):
+        pixels[row] = np.rint(image.astype(np.float64) * 255)
+    return pixels
+
+
+def _labels(labels: NDArray[Any], origin: str) -> Ids:
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
+        shape = "x".join(map(str, labels.shape))
+        raise DataError(f"{origin}: {labels.dtype} of shape {shape}, not integers of shape (N,) or (N, 1)")
+    return labels.astype(np.int64)
+
+
+def _class_names(
+    given: NDArray[Any] | None, pairs: list[tuple[str, str]], labels: list[Ids], path: Path
+) -> tuple[str, ...]:
+    if given is not None and (given.ndim != 1 or given.dtype.kind != "U"):
+        raise DataError(f"{path}: class_names is not a list of strings")
+    count = _MAX_CLASSES if given is None else len(given)
+    for (_, key), values in zip(pairs, labels, strict=True):
+        wrong = np.flatnonzero((values < 0) | (values >= count))
+        if wrong.size:
+            raise DataError(f"{path}: {key}[{wrong[0]}] is {values[wrong[0]]}, not in 0..{count - 1}")
+    if given is not None:
+        return tuple(map(str, given))
+    largest = max((int(values.max()) for values in labels if len(values)), default=-1)
+    return tuple(map(str, range(largest + 1)))

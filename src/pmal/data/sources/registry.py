@@ -1,0 +1,173 @@
+"""From what a user types to a `Source`: the name of a known set, or a path.
+
+A named set is looked for under the data root, first in its official files, then as Parquet shards. A known
+name always means that set; a folder of the same name is written `./mnist`.
+"""
+
+import dataclasses
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from pmal.data.samples import Samples, Source
+from pmal.data.sources._named import NAMED, NamedSet
+from pmal.data.sources.cifar import read_cifar100_test
+from pmal.data.sources.folder import open_folder
+from pmal.data.sources.npz import open_npz
+from pmal.data.sources.parquet import open_parquet
+from pmal.errors import DataError, unknown_name
+
+DATA_ROOT_VARIABLE = "PMAL_DATA"
+SAMPLE = "sample"
+_OPENERS = {".parquet": open_parquet, ".npz": open_npz}
+
+
+@dataclass(frozen=True)
+class SourceInfo:
+    """A set that has a name, for people who ask what there is."""
+
+    name: str
+    description: str
+    files: tuple[str, ...]
+    """What it is recognized by, below the data root; other customary folders are looked at as well."""
+
+
+def list_sources() -> list[SourceInfo]:
+    """Every named set, with what it is looked for as.
+
+    >>> [info.name for info in list_sources()][:3]
+    ['sample', 'mnist', 'fashion-mnist']
+    """
+    sample = SourceInfo(SAMPLE, "600 MNIST images of each digit, embedded", ())
+    return [sample, *(SourceInfo(name, known.description, _tells(known)) for name, known in NAMED.items())]
+
+
+def is_named(source: str) -> bool:
+    """Whether this is the name of a set rather than a path."""
+    return source == SAMPLE or source in NAMED
+
+
+def find_source(name: str, data_root: str | Path | None) -> Path | None:
+    """Where a named set lies, or None. Nothing is read."""
+    if name == SAMPLE:
+        return _sample_path()
+    root = _root(data_root)
+    found = _locate(name, root)
+    if found is None or (NAMED[name].cifar100_unknown and _locate("cifar100", root) is None):
+        return None
+    return found[0]
+
+
+def open_source(source: str, data_root: str | Path | None) -> Source:
+    """A named set from below the data root (default $PMAL_DATA), or the folder or file at a path."""
+    if source == SAMPLE:
+        return dataclasses.replace(open_parquet(_sample_path()), name=SAMPLE, digits=True)
+    if source in NAMED:
+        return _open_named(source, _root(data_root))
+    path = Path(os.path.expanduser(source))
+    if source and os.path.exists(path):
+        return _open_path(path)
+    if any(mark in source for mark in "/\\") or source.startswith(("~", ".")) or path.suffix in _OPENERS:
+        raise DataError(f"no such file or folder: {source}")
+    raise unknown_name("source", source, (SAMPLE, *NAMED))
+
+
+def _open_path(path: Path) -> Source:
+    if path.is_dir():
+        source = open_parquet(path) if any(path.glob("*.parquet")) else open_folder(path)
+    elif path.suffix in _OPENERS:
+        source = _OPENERS[path.suffix](path)
+    else:
+        raise DataError(f"{path}: neither a folder nor a .parquet or .npz file")
+    # The name decides which published splits apply: one's own `mnist.npz` is not MNIST.
+    own = source.name not in (SAMPLE, *NAMED)
+    return source if own else dataclasses.replace(source, name=f"{path.parent}{os.sep}{path.name}")
+
+
+def _open_named(name: str, root: Path | None) -> Source:
+    known = NAMED[name]
+    path, opener = _locate_or_fail(name, root)
+    source = dataclasses.replace(opener(path), name=name, digits=known.digits)
+    _check_count(source.train, known.num_classes, path)
+    if known.cifar100_unknown:
+        source = dataclasses.replace(source, foreign=_read_cifar100_test(root))
+    return source
+
+
+def _read_cifar100_test(root: Path | None) -> Samples:
+    path, opener = _locate_or_fail("cifar100", root)
+    if opener is not open_parquet:
+        return read_cifar100_test(path)
+    shards = sorted(path.glob("test-*.parquet"))
+    # Without a training part the folder is no source of its own, but its one test file is.
+    alone = len(shards) == 1 and not any(path.glob("train-*.parquet"))
+    source = open_parquet(shards[0] if alone else path)
+    samples = source.train if alone else source.test
+    if samples is None:
+        raise DataError(f"{path}: holds no test part of CIFAR-100; add test-*.parquet")
+    _check_count(samples, 100, path)
+    return samples
+
+
+def _check_count(samples: Samples, expected: int, path: Path) -> None:
+    if len(samples.class_names) != expected:
+        raise DataError(f"{path}: {len(samples.class_names)} classes, where the set has {expected}")
+
+
+def _root(data_root: str | Path | None) -> Path | None:
+    named = data_root or os.environ.get(DATA_ROOT_VARIABLE)
+    return Path(os.path.expanduser(named)) if named else None
+
+
+def _locate_or_fail(name: str, root: Path | None) -> tuple[Path, Callable[[Path], Source]]:
+    found = _locate(name, root)
+    if found is not None:
+        return found
+    known, fix = NAMED[name], f"name its folder with --data-root or ${DATA_ROOT_VARIABLE}"
+    if root is None:
+        raise DataError(
+            f"data set '{name}' needs a data root: {fix} (looked for: {', '.join(_tells(known))})"
+        )
+    if not root.is_dir():
+        raise DataError(f"data root {root}: no such folder; {fix}")
+    files, folders = (", ".join(names) for names in ((*known.files, "*.parquet"), known.folders))
+    raise DataError(f"data set '{name}' is not under {root}: no {files} in its folders {folders}; {fix}")
+
+
+def _locate(name: str, root: Path | None) -> tuple[Path, Callable[[Path], Source]] | None:
+    known = NAMED[name]
+    folders = [root / folder for folder in known.folders] if root else []
+    official = _find_official(folders, known.files)
+    # Shards in the data root itself could be of any set.
+    shards = _find_shards([folder for folder in folders if folder != root])
+    if official is None and shards is not None:
+        return shards, open_parquet
+    if official is None:
+        official = _find_official([Path(folder) for folder in known.fallback], known.files)
+    return (official, known.open) if official else None
+
+
+def _find_official(folders: list[Path], files: tuple[str, ...]) -> Path | None:
+    for folder in folders:
+        for file in files:
+            is_there = os.path.isdir if file.endswith("/") else os.path.isfile
+            if is_there(folder / file):
+                return folder / file if file.endswith(".tar.gz") else (folder / file).parent
+    return None
+
+
+def _find_shards(folders: list[Path]) -> Path | None:
+    """Hugging Face's repositories keep them in a folder called `data`."""
+    places = [place for folder in folders for place in (folder, folder / "data")]
+    return next((place for place in places if any(place.glob("*.parquet"))), None)
+
+
+def _sample_path() -> Path:
+    return Path(str(resources.files("pmal") / "data" / "sample" / "mnist-sample.parquet"))
+
+
+def _tells(known: NamedSet) -> tuple[str, ...]:
+    tells = [f"{known.folders[0]}/{file}" for file in (*known.files, "*.parquet")]
+    return tuple(tells) + (_tells(NAMED["cifar100"]) if known.cifar100_unknown else ())

@@ -1,0 +1,125 @@
+"""An open-set problem: known classes to learn, their test images, and images of unknown classes."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pmal.config import DataConfig
+from pmal.data.protocols import (
+    Split,
+    all_known,
+    get_split,
+    list_families,
+    list_sets,
+    named_split,
+    random_split,
+)
+from pmal.data.samples import Samples, Source
+from pmal.errors import DataError, UsageError, unknown_name
+
+HELD_OUT_SHARE = 0.2
+OWN_FAMILIES = ("all", "random", "named")
+
+
+@dataclass(frozen=True)
+class Task:
+    """Labels of the known parts are 0 .. K-1; those of the unknown part are the data set's own."""
+
+    split: Split
+    train: Samples
+    test: Samples
+    unknown: Samples | None
+    flip: bool
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return self.train.class_names
+
+
+def choose_split(source: Source, config: DataConfig) -> Split:
+    """The split that the settings ask for, or the customary one for this source."""
+    published = list_families(source.name) if source.name in list_sets() else ()
+    family = config.family if config.family != "auto" else _customary_family(published, config)
+    names = source.train.class_names
+    if family in published:
+        return get_split(source.name, family, config.split)
+    if family == "named":
+        return named_split(names, config.known)
+    if family == "random":
+        return random_split(len(names), config.num_known or max(2, round(0.6 * len(names))), config.split)
+    if family == "all":
+        return all_known(len(names))
+    raise unknown_name(f"split family of {source.name}", family, [*published, *OWN_FAMILIES])
+
+
+def make_task(source: Source, split: Split, config: DataConfig) -> Task:
+    """Divide the source by the split; fails before any training where a part cannot be used."""
+    train, test = (source.train, source.test) if source.test is not None else hold_out(source.train)
+    task = Task(
+        split=split,
+        train=train.of_classes(split.known),
+        test=test.of_classes(split.known),
+        unknown=_unknown_part(source, split, test),
+        flip=_flip(config.flip, source.digits),
+    )
+    _check(task, source.name)
+    return task
+
+
+def hold_out(samples: Samples, share: float = HELD_OUT_SHARE) -> tuple[Samples, Samples]:
+    """Training and test part of a source that has one part: the same share of every class.
+
+    The draw is fixed, so that runs with different seeds are tested on the same images.
+    """
+    random = np.random.default_rng(0)
+    testing = np.zeros(len(samples), dtype=bool)
+    for label in range(len(samples.class_names)):
+        members = np.flatnonzero(samples.labels == label)
+        testing[random.permutation(members)[: int(share * len(members))]] = True
+    return samples.at(~testing), samples.at(testing)
+
+
+def _customary_family(published: tuple[str, ...], config: DataConfig) -> str:
+    if config.known:
+        return "named"
+    if config.num_known:
+        return "random"
+    if "arpl" in published:
+        return "arpl"
+    return published[0] if published else "all"
+
+
+def _unknown_part(source: Source, split: Split, test: Samples) -> Samples | None:
+    pool = source.foreign if split.foreign else test
+    if pool is None:
+        raise DataError(f"{source.name}: the unknown test images of split {split.label} are missing")
+    if split.foreign and not split.unknown:
+        return pool
+    unknown = pool.at(np.isin(pool.labels, split.unknown))
+    return unknown if split.unknown else None
+
+
+def _flip(choice: str, digits: bool) -> bool:
+    if choice not in ("auto", "yes", "no"):
+        raise unknown_name("setting data.flip", choice, ["auto", "yes", "no"])
+    return choice == "yes" or (choice == "auto" and not digits)
+
+
+def _check(task: Task, source: str) -> None:
+    if len(task.class_names) < 2:
+        raise DataError(f"{source}: {len(task.class_names)} known class: a classifier needs at least 2")
+    per_class = np.bincount(task.train.labels, minlength=len(task.class_names))
+    empty = [task.class_names[k] for k in np.flatnonzero(per_class == 0)]
+    if empty:
+        some = ", ".join(f"'{name}'" for name in empty[:5]) + (" ..." if len(empty) > 5 else "")
+        raise DataError(
+            f"{source}: no training images of {len(empty)} known classes ({some}): choose another split"
+        )
+    if not len(task.test):
+        raise DataError(
+            f"{source}: no test images of the known classes: add some, at least 5 images per class"
+        )
+    if task.unknown is not None and not len(task.unknown):
+        raise UsageError(
+            f"{source}: split {task.split.label} has unknown classes, but no test images of them"
+        )

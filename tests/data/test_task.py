@@ -1,0 +1,95 @@
+import numpy as np
+import pytest
+
+from pmal.config import DataConfig
+from pmal.data.protocols import Split, random_split
+from pmal.data.samples import ArrayStore, Samples, Source
+from pmal.data.task import choose_split, hold_out, make_task
+from pmal.errors import DataError, UsageError
+
+NAMES = tuple("abcdefghij")
+
+
+def samples(labels, origin="here", names=NAMES):
+    pixels = np.zeros((len(labels), 8, 8, 1), np.uint8)
+    pixels[:, 0, 0, 0] = np.arange(len(labels)) % 256
+    return Samples.whole(ArrayStore(origin, pixels), np.asarray(labels), names)
+
+
+@pytest.fixture
+def digits():
+    return Source("mnist", samples(np.arange(100) % 10), samples(np.arange(50) % 10, "test"), digits=True)
+
+
+@pytest.fixture
+def own():
+    return Source("birds", samples(np.arange(100) % 10))
+
+
+def test_parts_follow_the_split(digits):
+    config = DataConfig(source="mnist", family="arpl", split=0)
+    split = choose_split(digits, config)
+    task = make_task(digits, split, config)
+    assert split.label == "arpl/0"
+    assert task.class_names == tuple(NAMES[k] for k in (2, 4, 5, 9, 8, 3))
+    original = digits.train.labels[task.train.ids]
+    assert [split.known[k] for k in task.train.labels] == original.tolist()
+    assert set(task.unknown.labels.tolist()) == {0, 1, 6, 7}
+    assert len(task.test) + len(task.unknown) == 50
+
+
+def test_digits_are_not_flipped_unless_asked(digits, own):
+    split = random_split(10, 6, 0)
+    assert not make_task(digits, split, DataConfig()).flip
+    assert make_task(digits, split, DataConfig(flip="yes")).flip
+    assert make_task(own, split, DataConfig()).flip
+    assert not make_task(own, split, DataConfig(flip="no")).flip
+    with pytest.raises(UsageError, match=r"data\.flip"):
+        make_task(own, split, DataConfig(flip="maybe"))
+
+
+def test_customary_families(digits, own):
+    assert choose_split(digits, DataConfig()).family == "arpl"
+    assert choose_split(own, DataConfig()).family == "all"
+    assert choose_split(own, DataConfig(num_known=4)).family == "random"
+    assert choose_split(own, DataConfig(known=("a", "b"))).known == (0, 1)
+    with pytest.raises(UsageError, match="did you mean 'arpl'"):
+        choose_split(digits, DataConfig(family="arlp"))
+
+
+def test_unknowns_of_another_set():
+    foreign = samples([7, 7, 3, 5], "cifar100")
+    source = Source("cifar+10", samples(np.arange(40) % 10), samples(np.arange(40) % 10), foreign)
+    task = make_task(source, Split((0, 1), (7, 5), "x", 0, foreign=True), DataConfig())
+    assert task.unknown.labels.tolist() == [7, 7, 5]
+    assert task.unknown.ids.tolist() == [0, 1, 3]
+    everything = make_task(source, Split((0, 1), (), "lt", 0, foreign=True), DataConfig())
+    assert len(everything.unknown) == 4
+    with pytest.raises(DataError, match="unknown test images of split x/0 are missing"):
+        make_task(
+            Source("cifar+10", source.train, source.test), Split((0, 1), (7,), "x", 0, True), DataConfig()
+        )
+
+
+def test_held_out_part_is_disjoint_stratified_and_fixed(own):
+    train, test = hold_out(own.train)
+    assert set(train.ids) | set(test.ids) == set(range(100))
+    assert not set(train.ids) & set(test.ids)
+    assert np.bincount(test.labels).tolist() == [2] * 10
+    assert np.array_equal(hold_out(own.train)[1].ids, test.ids)
+
+
+def test_all_known_has_no_unknown_part(own):
+    assert make_task(own, choose_split(own, DataConfig()), DataConfig()).unknown is None
+
+
+def test_known_classes_without_training_images_are_named():
+    source = Source("tiny", samples([0, 0, 1, 1]), samples([0, 1, 2]))
+    with pytest.raises(DataError, match=r"no training images of 1 known classes \('c'\)"):
+        make_task(source, Split((0, 2), (1,), "x", 0), DataConfig())
+
+
+def test_one_class_is_not_enough():
+    source = Source("one", samples([0] * 20, names=("only",)))
+    with pytest.raises(DataError, match="at least 2"):
+        make_task(source, choose_split(source, DataConfig()), DataConfig())
