@@ -1,0 +1,17 @@
+"""Image -> embedding z. Every encoder is a module with `num_features` and `forward(images) -> z`."""
+
+from pmal.encoders import oscri, resnet, small, wide_resnet
+from pmal.encoders.adapters import Encoder, FeatureAdapter
+from pmal.encoders.registry import create_encoder, list_encoders, register_encoder
+
+__all__ = [
+    "Encoder",
+    "FeatureAdapter",
+    "create_encoder",
+    "list_encoders",
+    "oscri",
+    "register_encoder",
+    "resnet",
+    "small",
+    "wide_resnet",
+]

@@ -1,0 +1,147 @@
+"""The contract of an encoder, and feature extractors of other origin made to fit it."""
+
+import importlib
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pmal.errors import UsageError
+
+LIBRARY_IMAGE_SIZE = 224
+"""What the models of timm and torchvision were made for; some accept nothing else."""
+
+
+class Encoder(nn.Module):
+    """The contract: `forward` takes images (B, C, H, W) and returns embeddings (B, `num_features`)."""
+
+    num_features: int
+
+
+class FeatureAdapter(Encoder):
+    """Any module that returns features (B, D), or maps (B, D, H, W), which are averaged over their pixels.
+
+    Where `num_features` is not given, a dry run on one black image finds it.
+
+    >>> FeatureAdapter(nn.Conv2d(1, 7, 3), in_channels=1, image_size=8).num_features
+    7
+    """
+
+    def __init__(
+        self, body: nn.Module, num_features: int | None = None, *, in_channels: int = 3, image_size: int = 32
+    ) -> None:
+        super().__init__()
+        self.body = body
+        if num_features is None:
+            num_features = _dry_run(body, in_channels, image_size).shape[1]
+        self.num_features = num_features
+
+    def forward(self, images: Tensor) -> Tensor:
+        z_BD = _pool(self.body(images))
+        if z_BD.shape[1] != self.num_features:
+            raise UsageError(
+                f"{_kind(self.body)} returned {z_BD.shape[1]} features where {self.num_features} were "
+                "promised: set num_features to what it returns"
+            )
+        return z_BD
+
+
+def timm_encoder(model: str, in_channels: int, image_size: int | None) -> FeatureAdapter:
+    """A model of timm without its classification head, untrained."""
+    timm = _import_library("timm", model)
+    body = _build("timm", model, lambda: timm.create_model(model, num_classes=0, in_chans=in_channels))
+    return FeatureAdapter(body, in_channels=in_channels, image_size=image_size or LIBRARY_IMAGE_SIZE)
+
+
+def torchvision_encoder(model: str, in_channels: int, image_size: int | None) -> FeatureAdapter:
+    """A classification model of torchvision without its head, untrained."""
+    if in_channels != 3:
+        raise UsageError(
+            f"encoder 'torchvision/{model}' takes images of 3 channels, not {in_channels}: "
+            "convert the images to RGB, or choose an encoder that is not from torchvision"
+        )
+    torchvision = _import_library("torchvision", model)
+    body = _build("torchvision", model, lambda: torchvision.models.get_model(model, weights=None))
+    _remove_head(body, model)
+    return FeatureAdapter(body, in_channels=3, image_size=image_size or LIBRARY_IMAGE_SIZE)
+
+
+LIBRARIES: dict[str, Callable[[str, int, int | None], FeatureAdapter]] = {
+    "timm": timm_encoder,
+    "torchvision": torchvision_encoder,
+}
+"""Encoders named `<library>/<model>`; the library is imported when one of them is created, not before."""
+
+
+def _pool(features: Any) -> Tensor:
+    if isinstance(features, Tensor) and features.ndim == 2:
+        return features
+    if isinstance(features, Tensor) and features.ndim == 4:
+        # Unlike adaptive_avg_pool2d, the mean has a deterministic gradient on CUDA.
+        return features.mean(dim=(2, 3))
+    got = f"shape {tuple(features.shape)}" if isinstance(features, Tensor) else f"a {type(features).__name__}"
+    raise UsageError(
+        f"an encoder must return features (B, D) or maps (B, D, H, W), not {got}: wrap the part that does"
+    )
+
+
+def _dry_run(body: nn.Module, in_channels: int, image_size: int) -> Tensor:
+    """Features of one black image; the body keeps its modes and batch statistics."""
+    modes = [(module, module.training) for module in body.modules()]
+    image = torch.zeros(1, in_channels, image_size, image_size)
+    weight = next(body.parameters(), image)
+    image = image.to(weight.device, weight.dtype)
+    body.eval()
+    try:
+        with torch.no_grad():
+            return _pool(body(image))
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(
+            f"{_kind(body)} fails on an image of {in_channels} x {image_size} x {image_size} "
+            f"({_first_line(error)}): set in_channels and image_size to what it accepts"
+        ) from error
+    finally:
+        for module, was_training in modes:
+            module.training = was_training
+
+
+def _import_library(library: str, model: str) -> ModuleType:
+    try:
+        return importlib.import_module(library)
+    except ImportError as error:
+        raise UsageError(
+            f"encoder '{library}/{model}' needs {library}, which cannot be imported "
+            f"({_first_line(error)}): pip install {library}"
+        ) from error
+
+
+def _build(library: str, model: str, build: Callable[[], nn.Module]) -> nn.Module:
+    try:
+        return build()
+    except (RuntimeError, ValueError) as error:
+        raise UsageError(
+            f"{library} cannot build '{model}' ({_first_line(error)}): choose another of its models"
+        ) from error
+
+
+def _remove_head(body: nn.Module, model: str) -> None:
+    for name in ("fc", "classifier", "head", "heads"):
+        if isinstance(getattr(body, name, None), nn.Module):
+            setattr(body, name, nn.Identity())
+            return
+    raise UsageError(
+        f"encoder 'torchvision/{model}' has no fc, classifier, head or heads to remove: "
+        "choose a classification model"
+    )
+
+
+def _kind(body: nn.Module) -> str:
+    return f"the wrapped {type(body).__name__}"
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]

@@ -1,0 +1,86 @@
+"""Encoders by name: create, register, list."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from torch import nn
+
+from pmal.encoders.adapters import LIBRARIES, Encoder
+from pmal.errors import UsageError, unknown_name
+
+SMALLEST_IMAGE = 8
+
+Factory = TypeVar("Factory", bound=Callable[..., nn.Module])
+
+_FACTORIES: dict[str, Callable[..., nn.Module]] = {}
+
+
+def register_encoder(name: str) -> Callable[[Factory], Factory]:
+    """Make `create_encoder(name, ...)` call the decorated factory.
+
+    The factory is called with `in_channels`, `image_size` (None: not known) and the caller's options. Its
+    other parameters are the options it has.
+    """
+
+    def register(factory: Factory) -> Factory:
+        if name in _FACTORIES:
+            raise UsageError(f"encoder '{name}' is registered already: choose another name")
+        _FACTORIES[name] = factory
+        return factory
+
+    return register
+
+
+def list_encoders() -> list[str]:
+    """Names of the registered encoders, sorted. `timm/<model>` and `torchvision/<model>` work as well."""
+    return sorted(_FACTORIES)
+
+
+def create_encoder(name: str, in_channels: int = 3, image_size: int | None = None, **options: Any) -> Encoder:
+    """A new, untrained encoder; its weights come from torch's global random generator.
+
+    `image_size` (edge in pixels) is a hint to encoders whose structure depends on it; the shipped ones accept
+    every size from 8 px all the same.
+
+    >>> create_encoder("oscri", in_channels=1).num_features
+    128
+    >>> create_encoder("wide_resnet", depth=16, width=2).num_features
+    128
+    """
+    factory = _find_factory(name)
+    _check_input(in_channels, image_size)
+    _check_options(name, factory, options)
+    encoder = factory(in_channels=in_channels, image_size=image_size, **options)
+    if not isinstance(getattr(encoder, "num_features", None), int):
+        raise UsageError(f"encoder '{name}' has no integer num_features: wrap it in a FeatureAdapter")
+    return cast("Encoder", encoder)  # The contract is num_features and forward, not the base class.
+
+
+def _find_factory(name: str) -> Callable[..., nn.Module]:
+    if name in _FACTORIES:
+        return _FACTORIES[name]
+    library, _, model = name.partition("/")
+    if model and library in LIBRARIES:
+        return functools.partial(LIBRARIES[library], model)
+    raise unknown_name("encoder", name, list_encoders() + [f"{library}/<model>" for library in LIBRARIES])
+
+
+def _check_input(in_channels: int, image_size: int | None) -> None:
+    if in_channels not in (1, 3):
+        raise UsageError(f"in_channels is {in_channels}: set it to 1 (gray) or 3 (color)")
+    if image_size is not None and image_size < SMALLEST_IMAGE:
+        raise UsageError(f"image_size is {image_size}: images must have at least {SMALLEST_IMAGE} px")
+
+
+def _check_options(name: str, factory: Callable[..., nn.Module], options: dict[str, Any]) -> None:
+    parameters = inspect.signature(factory).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return
+    valid = [parameter for parameter in parameters if parameter not in ("in_channels", "image_size")]
+    for option in options:
+        if not valid:
+            raise UsageError(f"encoder '{name}' has no option '{option}': it takes no options")
+        if option not in valid:
+            raise unknown_name(f"option of encoder {name}", option, valid)

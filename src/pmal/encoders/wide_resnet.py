@@ -1,0 +1,59 @@
+"""Wide ResNet (Zagoruyko and Komodakis, BMVC 2016) for small images: three stages, pre-activation blocks."""
+
+from torch import Tensor, nn
+
+from pmal.encoders.adapters import FeatureAdapter
+from pmal.encoders.registry import register_encoder
+from pmal.encoders.resnet import he_initialize
+from pmal.errors import UsageError
+
+
+@register_encoder("wide_resnet")
+def wide_resnet(
+    in_channels: int, image_size: int | None, depth: int = 40, width: int = 4, dropout: float = 0.0
+) -> FeatureAdapter:
+    """64 x width features; WRN-40-4 has 256 and 8,946,640 parameters at three channels."""
+    _check(depth, width, dropout)
+    layers: list[nn.Module] = [nn.Conv2d(in_channels, 16, 3, padding=1, bias=False)]
+    channels = 16
+    for stage in range(3):
+        out_channels = 16 * width * 2**stage
+        for block in range((depth - 4) // 6):
+            stride = 2 if stage > 0 and block == 0 else 1
+            layers.append(PreActivationBlock(channels, out_channels, stride, dropout))
+            channels = out_channels
+    body = nn.Sequential(*layers, nn.BatchNorm2d(channels), nn.ReLU(inplace=True))
+    body.apply(he_initialize)
+    return FeatureAdapter(body, num_features=channels)
+
+
+class PreActivationBlock(nn.Module):
+    """x + branch(act(x)); where the shape changes, the shortcut is a projection of act(x) instead of x."""
+
+    def __init__(self, channels: int, width: int, stride: int, dropout: float) -> None:
+        super().__init__()
+        self.activation = nn.Sequential(nn.BatchNorm2d(channels), nn.ReLU(inplace=True))
+        self.branch = nn.Sequential(
+            nn.Conv2d(channels, width, 3, stride=stride, padding=1, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(inplace=True),
+            nn.Dropout(dropout),
+            nn.Conv2d(width, width, 3, padding=1, bias=False),
+        )
+        same_shape = stride == 1 and channels == width
+        self.projection = None if same_shape else nn.Conv2d(channels, width, 1, stride=stride, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        activated = self.activation(x)
+        shortcut = x if self.projection is None else self.projection(activated)
+        summed: Tensor = shortcut + self.branch(activated)
+        return summed
+
+
+def _check(depth: int, width: int, dropout: float) -> None:
+    if not isinstance(depth, int) or depth < 10 or (depth - 4) % 6:
+        raise UsageError(f"depth of wide_resnet is {depth}: it must be 6 n + 4, as in 10, 16, 28 or 40")
+    if not isinstance(width, int) or width < 1:
+        raise UsageError(f"width of wide_resnet is {width}: it must be a whole number from 1")
+    if not isinstance(dropout, int | float) or not 0 <= dropout < 1:
+        raise UsageError(f"dropout of wide_resnet is {dropout}: it must be at least 0 and less than 1")
