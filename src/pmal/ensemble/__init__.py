@@ -1,0 +1,1 @@
+"""U independently seeded classifiers, and their embeddings of the training set."""

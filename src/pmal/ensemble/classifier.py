@@ -1,0 +1,76 @@
+"""A network that embeds images and classifies the embedding with one linear layer."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from pmal._runtime.tensors import load_tensors, save_tensors
+from pmal.config import EncoderConfig, build
+from pmal.data.augmentation import normalize
+from pmal.encoders import create_encoder
+from pmal.errors import DataError
+
+
+@dataclass(frozen=True)
+class ClassifierSpec:
+    """All that is needed to build the network again, before its weights are loaded."""
+
+    encoder: EncoderConfig
+    class_names: tuple[str, ...]
+    image_size: int
+    channels: int
+
+
+class Classifier(nn.Module):
+    """Embedding and logits of images; the training set's normalization is part of it."""
+
+    mean: torch.Tensor
+    std: torch.Tensor
+
+    def __init__(self, spec: ClassifierSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        config = spec.encoder
+        self.encoder = create_encoder(config.name, spec.channels, spec.image_size, **config.options)
+        features = self.encoder.num_features
+        self.head = nn.Linear(int(features), len(spec.class_names), bias=config.bias)
+        self.register_buffer("mean", torch.zeros(spec.channels))
+        self.register_buffer("std", torch.ones(spec.channels))
+
+    def set_normalization(self, mean_C: torch.Tensor, std_C: torch.Tensor) -> None:
+        self.mean.copy_(mean_C)
+        self.std.copy_(std_C)
+
+    def use_channels_last(self) -> "Classifier":
+        """Lay convolution weights out with the channels innermost: convolutions are fastest so."""
+        for parameter in self.parameters():
+            if parameter.dim() == 4:
+                parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
+        return self
+
+    def forward(self, normalized_BCHW: torch.Tensor) -> torch.Tensor:
+        """Logits of normalized images: what is trained."""
+        logits_BK: torch.Tensor = self.head(self.encoder(normalized_BCHW))
+        return logits_BK
+
+    def embed(self, images_BCHW: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Embeddings z_BD and logits_BK of uint8 images: what everything after training uses."""
+        z_BD = self.encoder(normalize(images_BCHW, self.mean, self.std))
+        return z_BD, self.head(z_BD)
+
+
+def save_classifier(path: Path, model: Classifier) -> None:
+    save_tensors(path, model.state_dict(), {"classifier": asdict(model.spec)})
+
+
+def load_classifier(path: Path, device: torch.device) -> Classifier:
+    """A trained classifier, ready for use."""
+    tensors, about = load_tensors(path)
+    model = Classifier(build(ClassifierSpec, about["classifier"]))
+    try:
+        model.load_state_dict(tensors)
+    except RuntimeError:
+        raise DataError(f"{path}.json: its weights belong to another network than it describes") from None
+    return model.to(device).eval()

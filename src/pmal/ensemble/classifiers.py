@@ -1,0 +1,59 @@
+"""U classifiers from U independent random streams of one seed, each in its own folder."""
+
+from pathlib import Path
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from pmal._runtime.seeds import seeded, stream
+from pmal._runtime.session import Session
+from pmal._runtime.tensors import has_tensors
+from pmal.config import RunConfig
+from pmal.data.augmentation import augment
+from pmal.data.parts import training_statistics
+from pmal.ensemble.classifier import Classifier, ClassifierSpec, load_classifier, save_classifier
+from pmal.ensemble.training import Objective, TrainingSet, finish, train
+
+
+def train_classifiers(
+    data: TrainingSet,
+    spec: ClassifierSpec,
+    config: RunConfig,
+    *,
+    flip: bool,
+    folder: Path,
+    session: Session,
+) -> list[Classifier]:
+    """Train them one after another; those that are done already are loaded."""
+    classifiers = []
+    for index in range(config.ensemble.size):
+        place = folder / str(index)
+        if not has_tensors(place / "weights"):
+            seed = stream(config.seed, "classifier", index)
+            model = _untrained(spec, data, seed)
+            objective = softmax_objective(model, config, flip)
+            name = f"classifier {index}"
+            train(name, model, objective, data, config.training, seed=seed, folder=place, session=session)
+            save_classifier(place / "weights", model)
+            finish(place)
+        classifiers.append(load_classifier(place / "weights", session.device))
+    return classifiers
+
+
+def softmax_objective(model: Classifier, config: RunConfig, flip: bool) -> Objective:
+    """Cross entropy of augmented images."""
+    policy, smoothing = config.data.augmentation, config.training.label_smoothing
+
+    def objective(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        views = augment(images, policy, model.mean, model.std, flip)
+        return cross_entropy(model(views), labels, label_smoothing=smoothing)
+
+    return objective
+
+
+def _untrained(spec: ClassifierSpec, data: TrainingSet, seed: int) -> Classifier:
+    # On the CPU, so that the first weights do not depend on the device.
+    with seeded(stream(seed, "init"), torch.device("cpu")):
+        model = Classifier(spec)
+    model.set_normalization(*training_statistics(data.images))
+    return model.use_channels_last().to(data.labels.device)

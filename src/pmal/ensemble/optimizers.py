@@ -1,0 +1,63 @@
+"""Optimizer, learning-rate schedule and weight averaging, by the names that recipes use."""
+
+import math
+
+import torch
+from torch import nn
+
+from pmal.config import TrainingConfig
+from pmal.errors import unknown_name
+
+
+def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    rate, decay = config.learning_rate, config.weight_decay
+    if config.optimizer == "sgd":
+        return torch.optim.SGD(
+            parameters,
+            lr=rate,
+            momentum=config.momentum,
+            nesterov=config.momentum > 0,
+            weight_decay=decay,
+            fused=True,
+        )
+    if config.optimizer == "adam":
+        return torch.optim.Adam(
+            parameters, lr=rate, betas=(config.momentum, 0.999), weight_decay=decay, fused=True
+        )
+    raise unknown_name("optimizer", config.optimizer, ["sgd", "adam"])
+
+
+def learning_rate(step: int, steps_per_epoch: int, config: TrainingConfig) -> float:
+    """The rate for this step (from 0): linear warm-up, then the schedule.
+
+    >>> config = TrainingConfig(epochs=10, learning_rate=0.1, warmup_epochs=2)
+    >>> [round(learning_rate(epoch, 1, config), 3) for epoch in range(10)]
+    [0.05, 0.1, 0.1, 0.096, 0.085, 0.069, 0.05, 0.031, 0.015, 0.004]
+    """
+    total, warmup = config.epochs * steps_per_epoch, round(config.warmup_epochs * steps_per_epoch)
+    if step < warmup:
+        return config.learning_rate * (step + 1) / warmup
+    if config.schedule == "cosine":
+        return config.learning_rate * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(total - warmup, 1)))
+    if config.schedule == "steps":
+        return config.learning_rate * 0.1 ** (step // (config.step_epochs * steps_per_epoch))
+    raise unknown_name("schedule", config.schedule, ["cosine", "steps"])
+
+
+class WeightAverage:
+    """Exponential moving average of all floating-point weights and batch statistics of a model."""
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self._live = [t for t in model.state_dict(keep_vars=True).values() if t.is_floating_point()]
+        self.tensors = [t.detach().clone() for t in self._live]
+
+    @torch.no_grad()
+    def update(self) -> None:
+        torch._foreach_lerp_(self.tensors, [t.detach() for t in self._live], 1 - self.decay)
+
+    @torch.no_grad()
+    def copy_to_model(self) -> None:
+        for live, average in zip(self._live, self.tensors, strict=True):
+            live.copy_(average)

@@ -1,0 +1,199 @@
+"""The training loop of every network: resumable at any step, stopped before a bad loss does harm."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from pmal._runtime.devices import autocast
+from pmal._runtime.seeds import random_state, restore_random_state, seeded, stream
+from pmal._runtime.session import Session
+from pmal._runtime.signals import StopRequest, deferred_signals
+from pmal._runtime.tensors import delete_tensors, has_tensors, load_tensors, save_tensors
+from pmal.config import TrainingConfig
+from pmal.data.batches import ImageBatches, epoch_plan
+from pmal.ensemble.optimizers import WeightAverage, learning_rate, make_optimizer
+from pmal.errors import DataError, PmalError
+
+LOSS_CHECK_STEPS = {"cpu": 1, "cuda": 50}
+"""How often the loss is looked at. On a GPU each look makes the host wait for the device."""
+
+Objective = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""uint8 images (B, C, H, W) and labels (B,) in, the loss to minimize out."""
+
+
+@dataclass(frozen=True)
+class TrainingSet:
+    """Images, labels and ids, by position."""
+
+    images: ImageBatches
+    labels: torch.Tensor
+    ids: np.ndarray[Any, np.dtype[np.int64]]
+
+
+def train(
+    name: str,
+    model: nn.Module,
+    objective: Objective,
+    data: TrainingSet,
+    config: TrainingConfig,
+    *,
+    seed: int,
+    folder: Path,
+    session: Session,
+) -> None:
+    """Train the model in place. A checkpoint in the folder is taken up; on the CPU, to the same bits.
+
+    SIGINT and SIGTERM end it after the step at hand with a checkpoint and `Interrupted`.
+    """
+    loop = _Loop(name, model, objective, data, config, seed, folder / "checkpoint", session)
+    with seeded(stream(seed, "step"), loop.device), deferred_signals() as stop:
+        loop.resume()
+        model.train()
+        with session.display.stage(name, config.epochs * loop.images_per_epoch, "images") as advance:
+            advance(loop.step * loop.batch_size)
+            while loop.step < loop.total_steps:
+                loop.run_epoch(stop, advance)
+        if loop.average is not None:
+            loop.average.copy_to_model()
+    model.eval()
+
+
+def finish(folder: Path) -> None:
+    """Drop the checkpoint, once the result of the training is safe elsewhere."""
+    delete_tensors(folder / "checkpoint")
+
+
+class _Loop:
+    """The state between two steps, and its checkpoint."""
+
+    def __init__(
+        self,
+        name: str,
+        model: nn.Module,
+        objective: Objective,
+        data: TrainingSet,
+        config: TrainingConfig,
+        seed: int,
+        checkpoint: Path,
+        session: Session,
+    ) -> None:
+        self.name, self.model, self.objective, self.data = name, model, objective, data
+        self.config, self.seed, self.checkpoint, self.session = config, seed, checkpoint, session
+        self.device = data.labels.device
+        self.optimizer = make_optimizer(model, config)
+        self.average = WeightAverage(model, config.ema) if config.ema else None
+        self.batch_size = min(config.batch_size, len(data.images))
+        self.steps_per_epoch = len(data.images) // self.batch_size
+        self.images_per_epoch = self.steps_per_epoch * self.batch_size
+        self.total_steps = config.epochs * self.steps_per_epoch
+        self.step = 0
+        self.epoch_loss = torch.zeros((), dtype=torch.float64, device=self.device)
+        self.unchecked: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.saved_at = time.monotonic()
+
+    def run_epoch(self, stop: StopRequest, advance: Callable[[int], None]) -> None:
+        """The rest of the epoch that the next step belongs to."""
+        epoch, done = divmod(self.step, self.steps_per_epoch)
+        plan = epoch_plan(len(self.data.images), self.batch_size, stream(self.seed, "order", epoch))[done:]
+        start, first = time.monotonic(), self.step
+        for positions, images in zip(plan, self.data.images.stream(plan), strict=True):
+            self.run_step(positions, images)
+            advance(self.batch_size)
+            if stop.signal_number is not None:
+                self.save()
+                stop.check(f"{self.name} is saved at step {self.step} of {self.total_steps}")
+            if time.monotonic() - self.saved_at >= self.session.resources.checkpoint_seconds:
+                self.save()
+        self.check_losses()
+        speed = (self.step - first) * self.batch_size / (time.monotonic() - start)
+        loss = float(self.epoch_loss) / self.steps_per_epoch
+        self.epoch_loss.zero_()
+        rate = self.rate(self.step - 1)
+        self.session.log(stage=self.name, epoch=epoch + 1, loss=loss, rate=rate, images_per_s=speed)
+
+    def run_step(self, positions: torch.Tensor, images: torch.Tensor) -> None:
+        labels = self.data.labels[positions.to(self.device, non_blocking=True)]
+        with autocast(self.device, self.config.precision):
+            loss = self.objective(images, labels)
+        self.unchecked.append((positions, loss.detach()))
+        if len(self.unchecked) >= LOSS_CHECK_STEPS[self.device.type]:
+            self.check_losses(ahead=1)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.rate(self.step)
+        self.optimizer.step()
+        if self.average is not None:
+            self.average.update()
+        self.epoch_loss += loss.detach()
+        self.step += 1
+
+    def rate(self, step: int) -> float:
+        return learning_rate(step, self.steps_per_epoch, self.config)
+
+    def check_losses(self, ahead: int = 0) -> None:
+        """Stop if a loss since the last look is not finite; `ahead`: how many of them have no update yet."""
+        losses = torch.stack([loss for _, loss in self.unchecked]).tolist() if self.unchecked else []
+        for offset, (loss, (positions, _)) in enumerate(zip(losses, self.unchecked, strict=True)):
+            if not np.isfinite(loss):
+                step = self.step + ahead - len(losses) + offset
+                raise _bad_loss(self.name, loss, step, self.data.ids[positions.numpy()])
+        self.unchecked.clear()
+
+    def save(self) -> None:
+        self.check_losses()  # nothing that a bad loss has touched is ever saved
+        tensors = {f"model.{key}": value for key, value in self.model.state_dict().items()}
+        for index, state in self.optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer.{index}.{key}": value for key, value in state.items()}
+        tensors |= {f"random.{key}": value for key, value in random_state(self.device).items()}
+        if self.average is not None:
+            tensors |= {f"average.{i}": value for i, value in enumerate(self.average.tensors)}
+        tensors["epoch_loss"] = self.epoch_loss
+        self.checkpoint.parent.mkdir(parents=True, exist_ok=True)
+        save_tensors(self.checkpoint, tensors, {"step": self.step, "total_steps": self.total_steps})
+        self.saved_at = time.monotonic()
+
+    def resume(self) -> None:
+        if not has_tensors(self.checkpoint):
+            return
+        tensors, about = load_tensors(self.checkpoint)
+        if about["total_steps"] != self.total_steps:
+            steps = f"{about['total_steps']} steps, not {self.total_steps}"
+            raise DataError(
+                f"{self.checkpoint}.json belongs to a training of {steps}: delete it to start again"
+            )
+        self.step = int(about["step"])
+        self.model.load_state_dict(_under(tensors, "model."))
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        state: dict[int, dict[str, torch.Tensor]] = {}
+        for key, value in _under(tensors, "optimizer.").items():
+            index, _, name = key.partition(".")
+            # Fused optimizers need every state in its parameter's memory format, which files do not keep.
+            like = parameters[int(index)]
+            same_shape = value.shape == like.shape
+            state.setdefault(int(index), {})[name] = (
+                torch.empty_like(like).copy_(value) if same_shape else value
+            )
+        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})
+        restore_random_state(_under(tensors, "random."), self.device)
+        if self.average is not None:
+            for i, value in enumerate(self.average.tensors):
+                value.copy_(tensors[f"average.{i}"])
+        self.epoch_loss.copy_(tensors["epoch_loss"])
+        self.session.log(stage=self.name, resumed_at_step=self.step)
+
+
+def _bad_loss(name: str, loss: float, step: int, ids: np.ndarray[Any, Any]) -> PmalError:
+    listed = ", ".join(str(i) for i in ids[:16]) + (f" and {len(ids) - 16} more" if len(ids) > 16 else "")
+    fix = "lower training.learning_rate, or look at these samples; the last good checkpoint stays"
+    return PmalError(f"{name}: loss is {loss} at step {step} (sample ids {listed}): {fix}")
+
+
+def _under(tensors: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
+    return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}

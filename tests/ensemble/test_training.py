@@ -1,0 +1,216 @@
+"""The loop on a tiny network with everything that has state: batch norm, dropout, momentum, averaging."""
+
+import dataclasses
+import json
+import os
+import signal
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from pmal._runtime.progress import Silent
+from pmal._runtime.session import Session
+from pmal._runtime.tensors import has_tensors, load_tensors
+from pmal.config import Resources, TrainingConfig
+from pmal.data.batches import ResidentImages
+from pmal.ensemble import training
+from pmal.ensemble.training import TrainingSet, finish, train
+from pmal.errors import DataError, Interrupted, PmalError
+
+CPU = torch.device("cpu")
+CONFIG = TrainingConfig(epochs=4, batch_size=16, learning_rate=0.05, warmup_epochs=1, precision="float32")
+
+
+def make_session(checkpoint_seconds=1e9, log=None):
+    session = Session(CPU, Resources(checkpoint_seconds=checkpoint_seconds), Silent())
+    return session if log is None else session.logging_to(lambda **event: log.append(event))
+
+
+@pytest.fixture
+def data():
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (70, 1, 4, 4), dtype=torch.uint8, generator=generator)
+    labels = (images.float().mean(dim=(1, 2, 3)) > 127).long()
+    return TrainingSet(ResidentImages(images, CPU), labels, 1000 + np.arange(70))
+
+
+def make_model():
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(16, 8), nn.BatchNorm1d(8), nn.Dropout(0.3), nn.ReLU(), nn.Linear(8, 2))
+
+
+def objective_of(model, before_step=None):
+    steps = 0
+
+    def objective(images, labels):
+        nonlocal steps
+        if before_step:
+            before_step(steps)
+        steps += 1
+        return cross_entropy(model(images.flatten(1) / 255), labels)
+
+    return objective
+
+
+def run(data, folder, config=CONFIG, before_step=None, model=None, **session):
+    model = model or make_model()
+    objective = objective_of(model, before_step)
+    train("net", model, objective, data, config, seed=5, folder=folder, session=make_session(**session))
+    return model
+
+
+def same(a, b):
+    return all(
+        torch.equal(x, y) for x, y in zip(a.state_dict().values(), b.state_dict().values(), strict=True)
+    )
+
+
+class Killed(BaseException):
+    """Stands for a process that is gone: nothing of ours runs after it."""
+
+
+def die_at(step):
+    def hook(now):
+        if now == step:
+            raise Killed
+
+    return hook
+
+
+CONFIGS = {
+    "sgd": CONFIG,
+    "adam": dataclasses.replace(
+        CONFIG, optimizer="adam", learning_rate=0.01, schedule="steps", step_epochs=2
+    ),
+    "ema": dataclasses.replace(CONFIG, ema=0.9),
+}
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+@pytest.mark.parametrize("step", [0, 1, 3, 4, 9, 15])
+def test_killed_at_any_step_ends_with_the_same_bits(data, tmp_path, config, step):
+    whole = run(data, tmp_path / "whole", config)
+    with pytest.raises(Killed):
+        run(data, tmp_path / "killed", config, die_at(step), checkpoint_seconds=0)
+    assert has_tensors(tmp_path / "killed" / "checkpoint") == (step > 0)
+    assert same(run(data, tmp_path / "killed", config), whole)
+
+
+def test_a_checkpoint_is_not_the_start(data, tmp_path):
+    """The test above would pass if resuming began again from nothing: here it is seen to go on."""
+    with pytest.raises(Killed):
+        run(data, tmp_path, before_step=die_at(9), checkpoint_seconds=0)
+    log = []
+    run(data, tmp_path, log=log)
+    assert log[0] == {"stage": "net", "resumed_at_step": 9}
+    assert [event["epoch"] for event in log[1:]] == [3, 4]
+
+
+def test_the_logged_loss_does_not_depend_on_interruptions(data, tmp_path):
+    whole, resumed = [], []
+    run(data, tmp_path / "whole", log=whole)
+    with pytest.raises(Killed):
+        run(data, tmp_path / "killed", before_step=die_at(6), checkpoint_seconds=0)
+    run(data, tmp_path / "killed", log=resumed)
+    assert [event["loss"] for event in resumed[1:]] == [event["loss"] for event in whole[1:]]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_saves_and_resumes(data, tmp_path, number, code):
+    whole = run(data, tmp_path / "whole")
+
+    def hook(step):
+        if step == 6:
+            os.kill(os.getpid(), number)
+
+    with pytest.raises(Interrupted, match="net is saved at step 7 of 16") as caught:
+        run(data, tmp_path / "stopped", before_step=hook)
+    assert caught.value.exit_code == code
+    assert same(run(data, tmp_path / "stopped"), whole)
+
+
+def test_a_bad_loss_stops_before_the_update_and_names_step_and_samples(data, tmp_path):
+    model = make_model()
+    seen = {}
+
+    def hook(step):
+        if step == 5:
+            with torch.no_grad():
+                model[4].bias.fill_(float("nan"))
+            seen.update({k: v.clone() for k, v in model.state_dict().items()})
+
+    with pytest.raises(PmalError, match=r"net: loss is nan at step 5 \(sample ids 1\d\d\d, .*training\.learning_rate"):
+        run(data, tmp_path, before_step=hook, model=model, checkpoint_seconds=0)
+    assert all(torch.equal(model.state_dict()[k], v) for k, v in seen.items() if k.endswith("weight"))
+    tensors, about = load_tensors(tmp_path / "checkpoint")
+    assert about["step"] == 5
+    assert all(torch.isfinite(t).all() for t in tensors.values() if t.is_floating_point())
+
+
+def test_a_late_look_at_the_loss_names_the_right_step(data, tmp_path, monkeypatch):
+    """On a GPU the loss is looked at every few steps only: the report must not be off by the delay."""
+    monkeypatch.setitem(training.LOSS_CHECK_STEPS, "cpu", 50)
+    model = make_model()
+
+    def hook(step):
+        if step == 2:
+            with torch.no_grad():
+                model[4].bias.fill_(float("inf"))
+
+    with pytest.raises(PmalError, match=r"loss is nan at step 2 "):
+        run(data, tmp_path, before_step=hook, model=model)
+    assert not has_tensors(tmp_path / "checkpoint")
+
+
+def test_every_sample_is_seen_at_most_once_an_epoch(data, tmp_path):
+    seen = []
+    model = make_model()
+
+    def objective(images, labels):
+        seen.append(images.clone())
+        return cross_entropy(model(images.flatten(1) / 255), labels)
+
+    train("net", model, objective, data, CONFIG, seed=5, folder=tmp_path, session=make_session())
+    assert len(seen) == 16
+    epochs = [torch.cat(seen[i : i + 4]).flatten(1) for i in range(0, 16, 4)]
+    assert all(len(torch.unique(epoch, dim=0)) == 64 for epoch in epochs)
+    assert not torch.equal(epochs[0], epochs[1])
+
+
+def test_training_learns(data, tmp_path):
+    log = []
+    run(data, tmp_path, dataclasses.replace(CONFIG, epochs=40), log=log)
+    assert log[-1]["loss"] < 0.6 * log[0]["loss"]
+
+
+def test_seeds_differ_and_the_callers_randomness_is_untouched(data, tmp_path):
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    first = make_model()
+    torch.manual_seed(3)
+    train(
+        "a", first, objective_of(first), data, CONFIG, seed=1, folder=tmp_path / "a", session=make_session()
+    )
+    assert torch.equal(torch.rand(2), expected)
+    second = make_model()
+    train(
+        "b", second, objective_of(second), data, CONFIG, seed=2, folder=tmp_path / "b", session=make_session()
+    )
+    assert not same(first, second)
+
+
+def test_a_checkpoint_of_another_training_is_refused(data, tmp_path):
+    with pytest.raises(Killed):
+        run(data, tmp_path, before_step=die_at(3), checkpoint_seconds=0)
+    with pytest.raises(DataError, match="belongs to a training of 16 steps, not 20: delete it"):
+        run(data, tmp_path, dataclasses.replace(CONFIG, epochs=5))
+
+
+def test_finish_leaves_nothing(data, tmp_path):
+    run(data, tmp_path, checkpoint_seconds=0)
+    assert json.loads((tmp_path / "checkpoint.json").read_text())["about"]["step"] == 16
+    finish(tmp_path)
+    assert not list(tmp_path.iterdir())
