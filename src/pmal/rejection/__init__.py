@@ -1,0 +1,1 @@
+"""Unknown scores and calibrated thresholds."""

@@ -1,0 +1,1 @@
+"""What a run is worth, in numbers and pictures."""

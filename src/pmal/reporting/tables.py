@@ -1,0 +1,45 @@
+"""Figures as text for people: percentages with their 95 % intervals, the split family always beside them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+COLUMNS = {"auroc": "AUROC", "fpr95": "FPR95", "oscr": "OSCR"}
+
+
+def run_table(metrics: Mapping[str, Any]) -> str:
+    """The closing table of a run."""
+    about = metrics["about"]
+    classes = f"{about['known_classes']} known / {about['unknown_classes']} unknown classes"
+    head = [
+        f"{about['source']} · split {about['split']} ({classes}) · {about['method']}, {about['encoder']}, "
+        f"{about['epochs']} epochs, {about['augmentation']} augmentation, seed {about['seed']}",
+        f"ACC {_percent(metrics['accuracy'])} on {metrics['known_images']:,} known test images",
+    ]
+    if not metrics["scores"]:
+        return "\n".join([*head, "no unknown classes in this split: no open-set figures"])
+    rows = [
+        [name, *(_percent(figures[column]) for column in COLUMNS), f"family={about['split'].split('/')[0]}"]
+        for name, figures in metrics["scores"].items()
+    ]
+    table = align([["score", *COLUMNS.values(), ""], *rows])
+    note = (
+        f"{metrics['unknown_images']:,} unknown test images; percent [95 % interval]; FPR95: lower is better"
+    )
+    return "\n".join([*head, "", table, note])
+
+
+def align(rows: Sequence[Sequence[str]]) -> str:
+    """Columns of equal width, two spaces apart.
+
+    >>> print(align([["score", "AUROC"], ["logit", "90.1"]]))
+    score  AUROC
+    logit  90.1
+    """
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _percent(estimate: Mapping[str, float]) -> str:
+    value, low, high = (100 * estimate[key] for key in ("value", "low", "high"))
+    return f"{value:.1f} [{low:.1f}, {high:.1f}]"
