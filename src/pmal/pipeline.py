@@ -1,0 +1,104 @@
+"""The whole algorithm, top to bottom, one call per stage. Read this first.
+
+    data        images of the known classes, and test images of known and unknown ones
+    ensemble    independently seeded classifiers
+    rejection   a score of how unknown an image looks
+    reporting   how well known classes are told apart and unknown ones rejected
+
+Every stage leaves its result in the run's folder; a stage that is done is loaded, not repeated.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from pmal._runtime.files import write_json
+from pmal._runtime.manifest import describe_environment
+from pmal._runtime.runs import open_run, read_settings
+from pmal._runtime.session import Session, open_session
+from pmal.config import RunConfig, build, to_settings
+from pmal.data.parts import Part, image_shape, open_part
+from pmal.data.sources.registry import open_source
+from pmal.data.task import Task, choose_split, make_task
+from pmal.ensemble.classifier import Classifier, ClassifierSpec, load_classifier
+from pmal.ensemble.classifiers import train_classifiers
+from pmal.ensemble.embeddings import embed_images
+from pmal.ensemble.training import TrainingSet
+from pmal.errors import unknown_name
+from pmal.reporting.evaluation import evaluate_logits
+
+METHODS = ("softmax",)
+
+
+def fit(config: RunConfig, out: Path, session: Session | None = None) -> dict[str, Any]:
+    """Run every stage that is not done yet in the folder `out`, and give the metrics back."""
+    session = session or open_session()
+    if config.method not in METHODS:
+        raise unknown_name("method", config.method, METHODS)
+    task = open_task(config, session)
+    shape = image_shape(task.train, config.data)
+
+    with open_run(out, to_settings(config)) as run:
+        session = session.logging_to(run.log)
+        train = open_part("train", task.train, shape, session)
+        test, unknown = open_test_parts(task, shape, session)
+        parts = {"train": train, "test": test, "unknown": unknown}
+        write_json(out / "quarantine.json", {k: part.quarantine() for k, part in parts.items() if part})
+
+        classifiers = train_classifiers(
+            TrainingSet(train.images, train.labels(session.device), train.samples.ids),
+            ClassifierSpec(config.encoder, task.class_names, *shape),
+            config,
+            flip=task.flip,
+            folder=out / "classifiers",
+            session=session,
+        )
+        metrics = measure(classifiers[0], test, unknown, describe(config, task))
+        write_json(out / "metrics.json", metrics)
+        run.seal({"about": metrics["about"], **describe_environment(session.device)})
+    return metrics
+
+
+def evaluate(run: Path, session: Session | None = None) -> dict[str, Any]:
+    """The metrics of a finished run, computed anew from its weights and the test images."""
+    session = session or open_session()
+    config = build(RunConfig, read_settings(run))
+    classifier = load_classifier(run / "classifiers" / "0" / "weights", session.device)
+    shape = (classifier.spec.image_size, classifier.spec.channels)
+    task = open_task(config, session)
+    test, unknown = open_test_parts(task, shape, session)
+    return measure(classifier, test, unknown, describe(config, task))
+
+
+def open_task(config: RunConfig, session: Session) -> Task:
+    """The known and unknown samples of a run; pixels are not read yet."""
+    source = open_source(config.data.source, session.resources.data_root)
+    return make_task(source, choose_split(source, config.data), config.data)
+
+
+def open_test_parts(task: Task, shape: tuple[int, int], session: Session) -> tuple[Part, Part | None]:
+    test = open_part("test", task.test, shape, session)
+    return test, open_part("unknown", task.unknown, shape, session) if task.unknown else None
+
+
+def measure(
+    classifier: Classifier, test: Part, unknown: Part | None, about: dict[str, Any]
+) -> dict[str, Any]:
+    """Scores of the test images, and the figures that follow from them."""
+    _, known_NK = embed_images(classifier, test.images)
+    unknown_MK = embed_images(classifier, unknown.images)[1] if unknown else None
+    return {"about": about, **evaluate_logits(known_NK, test.labels(known_NK.device), unknown_MK)}
+
+
+def describe(config: RunConfig, task: Task) -> dict[str, Any]:
+    """What stands beside every figure of the run."""
+    return {
+        "source": Path(config.data.source).name,
+        "split": task.split.label,
+        "known_classes": len(task.class_names),
+        "unknown_classes": 0 if task.unknown is None else len(set(task.unknown.labels.tolist())),
+        "method": config.method,
+        "encoder": config.encoder.name,
+        "epochs": config.training.epochs,
+        "augmentation": config.data.augmentation,
+        "seed": config.seed,
+    }

@@ -1,0 +1,64 @@
+"""A stage imports only stages to its left, so that the folder listing is the data flow."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import pmal
+
+PACKAGE = Path(pmal.__file__).parent
+STAGES = [
+    "data",
+    "encoders",
+    "ensemble",
+    "geometry",
+    "mining",
+    "optimization",
+    "rejection",
+    "reporting",
+    "serving",
+]
+BELOW_ALL = {"_runtime", "config", "errors"}
+# Methods to compare with, and the grid that runs them, use the stages; no stage uses them.
+ALLOWED = {stage: BELOW_ALL | set(STAGES[: i + 1]) for i, stage in enumerate(STAGES)}
+ALLOWED["_runtime"] = BELOW_ALL
+ALLOWED["baselines"] = BELOW_ALL | {"baselines"} | set(STAGES[: STAGES.index("rejection") + 1])
+ALLOWED["benchmark"] = BELOW_ALL | {"benchmark", "baselines", "pipeline"} | set(STAGES)
+ALLOWED["config"] = {"errors"}
+ALLOWED["errors"] = set()
+SHELLS = {"__init__", "__main__", "cli", "estimator", "pipeline"}
+
+
+def imported_modules(file: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}: relative import"
+            # `from pmal import x` imports the module x
+            yield from (
+                (f"pmal.{a.name}" for a in node.names) if node.module == "pmal" else [node.module or ""]
+            )
+
+
+def module_files() -> list[tuple[str, Path]]:
+    files = [(f.relative_to(PACKAGE).parts[0].removesuffix(".py"), f) for f in sorted(PACKAGE.rglob("*.py"))]
+    return [(stage, file) for stage, file in files if stage not in SHELLS]
+
+
+@pytest.mark.parametrize(("stage", "file"), module_files(), ids=lambda value: str(value).split("pmal/")[-1])
+def test_imports_only_to_the_left(stage, file):
+    used = {name.split(".")[1] for name in imported_modules(file) if name.startswith("pmal.")}
+    used.discard("__version__")
+    assert used <= ALLOWED[stage], f"{file.relative_to(PACKAGE)} imports {sorted(used - ALLOWED[stage])}"
+
+
+def test_every_folder_is_a_stage():
+    folders = {f.name for f in PACKAGE.iterdir() if f.is_dir() and f.name not in ("__pycache__", "recipes")}
+    assert folders <= set(ALLOWED)
+
+
+def test_pipeline_stays_readable():
+    assert len((PACKAGE / "pipeline.py").read_text().splitlines()) < 200
