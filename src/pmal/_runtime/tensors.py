@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from pmal._runtime.files import atomic_path, read_json, sha256, write_json
-from pmal.errors import DataError
+from pmal.errors import DataError, PmalError
 
 
 def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor], about: Mapping[str, Any]) -> None:
@@ -22,8 +22,13 @@ def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor], about: Mapping
     # Two names in turn: the file that the JSON points to is never the one being written.
     names = [f"{path.name}.safetensors", f"{path.name}.next.safetensors"]
     new = path.parent / names[old is not None and old.name == names[0]]
-    with atomic_path(new) as temporary:
-        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, temporary)
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with atomic_path(new) as temporary:
+            save_file(plain, temporary)
+    except SafetensorError as error:
+        raise PmalError(f"{new}: cannot be written ({error})") from None
     write_json(_json_path(path), {"tensors": new.name, "sha256": sha256(new), "about": dict(about)})
     if old is not None:
         old.unlink(missing_ok=True)

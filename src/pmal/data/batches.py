@@ -49,8 +49,10 @@ class ResidentImages:
         return len(self.images)
 
     def stream(self, plan: Plan) -> Iterator[torch.Tensor]:
-        for positions in plan:
-            yield self.images[positions.to(self.images.device, non_blocking=True)]
+        # One transfer for the whole plan, then nothing that the device would have to wait for.
+        order = torch.cat(list(plan)).to(self.images.device)
+        for positions in torch.split(order, [len(batch) for batch in plan]):
+            yield self.images[positions]
 
 
 class StreamedImages:

@@ -12,7 +12,8 @@ from pmal.config import RunConfig
 from pmal.data.augmentation import augment
 from pmal.data.parts import training_statistics
 from pmal.ensemble.classifier import Classifier, ClassifierSpec, load_classifier, save_classifier
-from pmal.ensemble.training import Objective, TrainingSet, finish, train
+from pmal.ensemble.steps import Objective
+from pmal.ensemble.training import TrainingSet, finish, train
 
 
 def train_classifiers(

@@ -11,7 +11,10 @@ from pmal.errors import unknown_name
 
 def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
     parameters = [p for p in model.parameters() if p.requires_grad]
-    rate, decay = config.learning_rate, config.weight_decay
+    on_gpu = parameters[0].is_cuda
+    # A rate that lives on the GPU can change between two replays of a captured step.
+    rate = torch.tensor(config.learning_rate, device=parameters[0].device) if on_gpu else config.learning_rate
+    decay = config.weight_decay
     if config.optimizer == "sgd":
         return torch.optim.SGD(
             parameters,
@@ -22,10 +25,19 @@ def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Opti
             fused=True,
         )
     if config.optimizer == "adam":
+        betas = (config.momentum, 0.999)
         return torch.optim.Adam(
-            parameters, lr=rate, betas=(config.momentum, 0.999), weight_decay=decay, fused=True
+            parameters, lr=rate, betas=betas, weight_decay=decay, fused=True, capturable=on_gpu
         )
     raise unknown_name("optimizer", config.optimizer, ["sgd", "adam"])
+
+
+def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    for group in optimizer.param_groups:
+        if torch.is_tensor(group["lr"]):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
 
 
 def learning_rate(step: int, steps_per_epoch: int, config: TrainingConfig) -> float:

@@ -10,21 +10,18 @@ import numpy as np
 import torch
 from torch import nn
 
-from pmal._runtime.devices import autocast
 from pmal._runtime.seeds import random_state, restore_random_state, seeded, stream
 from pmal._runtime.session import Session
 from pmal._runtime.signals import StopRequest, deferred_signals
 from pmal._runtime.tensors import delete_tensors, has_tensors, load_tensors, save_tensors
 from pmal.config import TrainingConfig
 from pmal.data.batches import ImageBatches, epoch_plan
-from pmal.ensemble.optimizers import WeightAverage, learning_rate, make_optimizer
+from pmal.ensemble.optimizers import WeightAverage, learning_rate, make_optimizer, set_rate
+from pmal.ensemble.steps import EagerStep, GraphStep, Objective, Step
 from pmal.errors import DataError, PmalError
 
-LOSS_CHECK_STEPS = {"cpu": 1, "cuda": 50}
-"""How often the loss is looked at. On a GPU each look makes the host wait for the device."""
-
-Objective = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""uint8 images (B, C, H, W) and labels (B,) in, the loss to minimize out."""
+LOSS_CHECK_STEPS = 100
+"""How often the losses of a GPU are looked at: each look makes the host wait for it."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +49,8 @@ def train(
     SIGINT and SIGTERM end it after the step at hand with a checkpoint and `Interrupted`.
     """
     loop = _Loop(name, model, objective, data, config, seed, folder / "checkpoint", session)
-    with seeded(stream(seed, "step"), loop.device), deferred_signals() as stop:
+    fastest = torch.backends.cudnn.flags(enabled=True, benchmark=loop.device.type == "cuda")
+    with seeded(stream(seed, "step"), loop.device), fastest, deferred_signals() as stop:
         loop.resume()
         model.train()
         with session.display.stage(name, config.epochs * loop.images_per_epoch, "images") as advance:
@@ -95,15 +93,18 @@ class _Loop:
         self.step = 0
         self.epoch_loss = torch.zeros((), dtype=torch.float64, device=self.device)
         self.unchecked: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.current = torch.empty(0, dtype=torch.int64)
+        self.take_step: Step | None = None
         self.saved_at = time.monotonic()
 
     def run_epoch(self, stop: StopRequest, advance: Callable[[int], None]) -> None:
         """The rest of the epoch that the next step belongs to."""
         epoch, done = divmod(self.step, self.steps_per_epoch)
         plan = epoch_plan(len(self.data.images), self.batch_size, stream(self.seed, "order", epoch))[done:]
+        labels = self.data.labels[torch.cat(plan).to(self.device)].view(len(plan), -1)
         start, first = time.monotonic(), self.step
-        for positions, images in zip(plan, self.data.images.stream(plan), strict=True):
-            self.run_step(positions, images)
+        for positions, images, labels_B in zip(plan, self.data.images.stream(plan), labels, strict=True):
+            self.run_step(positions, images, labels_B)
             advance(self.batch_size)
             if stop.signal_number is not None:
                 self.save()
@@ -117,32 +118,45 @@ class _Loop:
         rate = self.rate(self.step - 1)
         self.session.log(stage=self.name, epoch=epoch + 1, loss=loss, rate=rate, images_per_s=speed)
 
-    def run_step(self, positions: torch.Tensor, images: torch.Tensor) -> None:
-        labels = self.data.labels[positions.to(self.device, non_blocking=True)]
-        with autocast(self.device, self.config.precision):
-            loss = self.objective(images, labels)
-        self.unchecked.append((positions, loss.detach()))
-        if len(self.unchecked) >= LOSS_CHECK_STEPS[self.device.type]:
-            self.check_losses(ahead=1)
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.rate(self.step)
-        self.optimizer.step()
-        if self.average is not None:
-            self.average.update()
-        self.epoch_loss += loss.detach()
+    def run_step(self, positions: torch.Tensor, images: torch.Tensor, labels: torch.Tensor) -> None:
+        if self.take_step is None:
+            self.take_step = self.choose_step(images, labels)
+        set_rate(self.optimizer, self.rate(self.step))
+        self.current = positions
+        loss = self.take_step(images, labels)
+        if self.device.type == "cuda":
+            self.unchecked.append((positions, loss))
+            if len(self.unchecked) >= LOSS_CHECK_STEPS:
+                self.check_losses()
+        self.epoch_loss += loss
         self.step += 1
+
+    def choose_step(self, images: torch.Tensor, labels: torch.Tensor) -> Step:
+        eager = EagerStep(self.objective, self.optimizer, self.average, self.config.precision, self.guard)
+        if self.device.type != "cuda":
+            return eager
+        try:
+            return GraphStep(eager, self.model, images, labels)
+        except RuntimeError as error:
+            # An objective that waits for the device cannot be captured. It trains all the same.
+            reason = str(error).splitlines()[0]
+            self.session.display.say(f"{self.name}: not captured as a CUDA graph ({reason}); slower steps")
+            return eager
+
+    def guard(self, loss: torch.Tensor) -> None:
+        """On the CPU: stop before the update. A GPU would have to wait, so there the check comes later."""
+        if loss.device.type == "cpu" and not torch.isfinite(loss):
+            raise _bad_loss(self.name, float(loss.detach()), self.step, self.data.ids[self.current.numpy()])
 
     def rate(self, step: int) -> float:
         return learning_rate(step, self.steps_per_epoch, self.config)
 
-    def check_losses(self, ahead: int = 0) -> None:
-        """Stop if a loss since the last look is not finite; `ahead`: how many of them have no update yet."""
+    def check_losses(self) -> None:
+        """Stop if a loss since the last look is not finite."""
         losses = torch.stack([loss for _, loss in self.unchecked]).tolist() if self.unchecked else []
         for offset, (loss, (positions, _)) in enumerate(zip(losses, self.unchecked, strict=True)):
             if not np.isfinite(loss):
-                step = self.step + ahead - len(losses) + offset
+                step = self.step - len(losses) + offset
                 raise _bad_loss(self.name, loss, step, self.data.ids[positions.numpy()])
         self.unchecked.clear()
 
@@ -155,7 +169,6 @@ class _Loop:
         if self.average is not None:
             tensors |= {f"average.{i}": value for i, value in enumerate(self.average.tensors)}
         tensors["epoch_loss"] = self.epoch_loss
-        self.checkpoint.parent.mkdir(parents=True, exist_ok=True)
         save_tensors(self.checkpoint, tensors, {"step": self.step, "total_steps": self.total_steps})
         self.saved_at = time.monotonic()
 

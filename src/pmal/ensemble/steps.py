@@ -1,0 +1,93 @@
+"""One training step: run as it is written, or captured once as a CUDA graph and replayed.
+
+A step of a small network is a few hundred short kernels; launched one by one from Python they take several
+times as long as they compute. Replaying a graph launches all of them at once.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from pmal._runtime.devices import autocast
+from pmal._runtime.seeds import random_state, restore_random_state
+from pmal.ensemble.optimizers import WeightAverage
+
+Objective = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""uint8 images (B, C, H, W) and labels (B,) in, the loss to minimize out."""
+
+Step = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""Images and labels in; the weights are updated, and the loss before the update comes out."""
+
+WARMUP_STEPS = 3
+
+
+class EagerStep:
+    """Forward, backward, update. `guard` sees the loss before the weights change."""
+
+    def __init__(
+        self,
+        objective: Objective,
+        optimizer: torch.optim.Optimizer,
+        average: WeightAverage | None,
+        precision: str,
+        guard: Callable[[torch.Tensor], None],
+    ) -> None:
+        self.objective, self.optimizer, self.average = objective, optimizer, average
+        self.precision, self.guard = precision, guard
+
+    def __call__(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        with autocast(labels.device, self.precision):
+            loss = self.objective(images, labels)
+        self.guard(loss)
+        self.optimizer.zero_grad(set_to_none=True)
+        torch.autograd.backward(loss)
+        self.optimizer.step()
+        if self.average is not None:
+            self.average.update()
+        return loss.detach()
+
+
+class GraphStep:
+    """The same step as a CUDA graph, for batches of one shape. Nothing in it may wait for the device."""
+
+    def __init__(self, step: EagerStep, model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> None:
+        self.images, self.labels = images.clone(), labels.clone()
+        restore = _snapshot(model, step, labels.device)
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            # Libraries choose their algorithms and allocate their buffers now, not while capturing.
+            for _ in range(WARMUP_STEPS):
+                step(self.images, self.labels)
+        torch.cuda.current_stream().wait_stream(stream)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.loss = step(self.images, self.labels)
+        restore()
+
+    def __call__(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        self.images.copy_(images, non_blocking=True)
+        self.labels.copy_(labels, non_blocking=True)
+        self.graph.replay()
+        return self.loss.clone()
+
+
+def _snapshot(model: nn.Module, step: EagerStep, device: torch.device) -> Callable[[], None]:
+    """Remember everything that a step changes; calling the result puts it back, into the same memory."""
+
+    def tensors() -> list[torch.Tensor]:
+        state = [t for s in step.optimizer.state.values() for t in s.values() if torch.is_tensor(t)]
+        return [*model.state_dict().values(), *state, *(step.average.tensors if step.average else [])]
+
+    before = {tensor.data_ptr(): tensor.clone() for tensor in tensors()}
+    generators = random_state(device)
+
+    def restore() -> None:
+        for tensor in tensors():
+            # Momentum that the first step has made begins at zero.
+            old = before.get(tensor.data_ptr())
+            tensor.zero_() if old is None else tensor.copy_(old)
+        restore_random_state(generators, device)
+
+    return restore

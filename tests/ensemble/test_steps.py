@@ -1,0 +1,44 @@
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from pmal.config import TrainingConfig
+from pmal.data.augmentation import augment
+from pmal.encoders import create_encoder
+from pmal.ensemble.optimizers import WeightAverage, make_optimizer, set_rate
+from pmal.ensemble.steps import EagerStep, GraphStep
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_a_captured_step_does_what_the_eager_one_does(optimizer):
+    """The same batches in float32, dropout and augmentation included: the same weights, but for rounding."""
+    device = torch.device("cuda")
+    config = TrainingConfig(optimizer=optimizer, learning_rate=0.01, ema=0.9)
+    images = torch.randint(0, 256, (12, 64, 3, 32, 32), dtype=torch.uint8, device=device)
+    labels = torch.randint(0, 6, (12, 64), device=device)
+    mean, std = torch.full((2, 3), 0.5, device=device)
+    results = []
+    for captured in (False, True):
+        torch.manual_seed(0)
+        model = nn.Sequential(create_encoder("oscri"), nn.Linear(128, 6)).to(device)
+
+        def objective(x, y, model=model):
+            return cross_entropy(model(augment(x, "strong", mean, std, True)), y)
+
+        average = WeightAverage(model, 0.9)
+        chosen = make_optimizer(model, config)
+        step = EagerStep(objective, chosen, average, "float32", lambda loss: None)
+        if captured:
+            step = GraphStep(step, model, images[0], labels[0])
+        losses = []
+        for i, (x, y) in enumerate(zip(images, labels, strict=True)):
+            set_rate(chosen, 0.01 * (i + 1) / 12)
+            losses.append(float(step(x, y)))
+        results.append((losses, [t.clone() for t in average.tensors]))
+    (eager, eager_weights), (graph, graph_weights) = results
+    assert graph == pytest.approx(eager, rel=1e-3)
+    for a, b in zip(eager_weights, graph_weights, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-2, atol=1e-3)
