@@ -8,7 +8,6 @@ Writes one JSON per split (metrics, manifest, speed) into benchmarks/results/sof
 import argparse
 import json
 import shutil
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -31,6 +30,11 @@ def main() -> None:
         training = {"epochs": args.epochs} if args.epochs else {}
         chosen = {"seed": args.seed, "data": data, "encoder": {"name": args.encoder}, "training": training}
         result = run(build(RunConfig, merge(read_recipe(args.recipe), chosen)), args.recipe, session)
+        result["command"] = (
+            f"python benchmarks/softmax.py {args.source} --family {args.family} --splits {split} "
+            f"--recipe {args.recipe} --encoder {args.encoder} --epochs {result['about']['epochs']} "
+            f"--seed {args.seed}"
+        )
         name = f"{args.source}-{args.family}{split}-{args.encoder}-{args.recipe}{result['about']['epochs']}"
         write_json(make_folder(args.out) / f"{name}-seed{args.seed}.json", result)
         print(run_table(result), flush=True)
@@ -51,7 +55,6 @@ def run(config, recipe, session):
     return {
         **metrics,
         "recipe": recipe,
-        "command": " ".join(["python", *sys.argv]),
         "seconds": seconds,
         "images_per_s_median": speeds[len(speeds) // 2],
         "peak_gpu_bytes": torch.cuda.max_memory_allocated() if session.device.type == "cuda" else None,

@@ -1,7 +1,7 @@
 """Markdown tables of README and docs, from benchmarks/results/. A test holds the two together.
 
-    python benchmarks/tables.py            # print them
-    python benchmarks/tables.py --write    # put them into README.md and docs/*.md, between their marks
+python benchmarks/tables.py            # print them
+python benchmarks/tables.py --write    # put them into README.md and docs/*.md, between their marks
 """
 
 import re

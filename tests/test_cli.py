@@ -1,4 +1,4 @@
-"""The command line as a user meets it: in a process of its own."""
+"""The command line as a user meets it."""
 
 import json
 import os
@@ -9,21 +9,42 @@ import time
 
 import pytest
 
+from pmal.__main__ import main
+from pmal._runtime.signals import STOPPING
+
 TINY = ["--set", "training.batch_size=250", "--set", "training.precision=float32"]
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
-def pmal(*words, cwd=None, timeout=120):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+def pmal(*words, timeout=120):
+    """The command in a process of its own."""
     command = [sys.executable, "-m", "pmal", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=timeout, env=environment)
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=ENVIRONMENT)
+
+
+@pytest.fixture
+def call(monkeypatch, capfd):
+    """The command in this process, which is quicker: (exit code, standard output, standard error)."""
+    handlers = {number: signal.getsignal(number) for number in STOPPING}
+
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["pmal", *map(str, words)])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        return (caught.value.code or 0, *capfd.readouterr())
+
+    yield run
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 def assert_one_line_error(result, code, *parts):
-    assert result.returncode == code, result.stderr
-    assert result.stderr.startswith("error: ")
-    assert result.stderr.count("\n") == 1, result.stderr
+    returned, _, error = result
+    assert returned == code, error
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1, error
     for part in parts:
-        assert part in result.stderr
+        assert part in error
 
 
 def test_help_needs_neither_torch_nor_sklearn():
@@ -46,18 +67,16 @@ def test_help_answers_in_half_a_second():
     assert min(times) < 0.5
 
 
-def test_fit_and_evaluate_agree_and_name_the_family(tmp_path):
-    fitted = pmal("fit", "--out", tmp_path / "run", "--epochs", 1, *TINY)
-    assert fitted.returncode == 0, fitted.stderr
-    assert "sample · split arpl/0 (6 known / 4 unknown classes)" in fitted.stdout
-    assert all(
-        word in fitted.stdout for word in ("ACC", "AUROC", "FPR95", "OSCR", "probability", "logit", "energy")
-    )
-    assert fitted.stdout.count("family=arpl") == 3
-    assert f"run folder: {tmp_path / 'run'}" in fitted.stdout
-    evaluated = pmal("evaluate", tmp_path / "run", "--json")
-    assert evaluated.returncode == 0, evaluated.stderr
-    assert json.loads(evaluated.stdout) == json.loads((tmp_path / "run" / "metrics.json").read_text())
+def test_fit_and_evaluate_agree_and_name_the_family(tmp_path, call):
+    words = ["fit", "--out", tmp_path / "run", "--epochs", 1, *TINY]
+    code, fitted, error = call(*words)
+    assert code == 0, error
+    assert "sample · split arpl/0 (6 known / 4 unknown classes)" in fitted
+    assert all(word in fitted for word in ("ACC", "AUROC", "FPR95", "OSCR", "probability", "logit", "energy"))
+    assert fitted.count("family=arpl") == 3
+    assert f"run folder: {tmp_path / 'run'}" in fitted
+    evaluated = call("evaluate", tmp_path / "run", "--json")[1]
+    assert json.loads(evaluated) == json.loads((tmp_path / "run" / "metrics.json").read_text())
     left = {f.name for f in (tmp_path / "run").iterdir() if not f.name.startswith(".")}
     assert left == {
         "config.toml",
@@ -67,33 +86,50 @@ def test_fit_and_evaluate_agree_and_name_the_family(tmp_path):
         "metrics.json",
         "quarantine.json",
     }
-    again = pmal("fit", "--out", tmp_path / "run", "--epochs", 1, *TINY)
-    assert again.stdout == fitted.stdout
+    assert call(*words)[1] == fitted
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    words = ["--epochs", 4, "--set", "training.batch_size=250"]
+    result = pmal("fit", "--out", folder, *words)
+    assert result.returncode == 0, result.stderr
+    return folder, words
+
+
+def test_a_streamed_set_gives_the_same_weights(tmp_path, uninterrupted):
+    whole, words = uninterrupted
+    streamed = pmal("fit", "--out", tmp_path / "run", *words, "--memory-limit", 0, "--workers", 2)
+    assert streamed.returncode == 0, streamed.stderr
+    assert_same_files(tmp_path / "run", whole)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=lambda n: n.name)
-def test_killed_in_the_middle_it_goes_on_and_ends_with_the_same_bits(tmp_path, number):
-    words = ["--epochs", 3, "--set", "training.batch_size=60", "--checkpoint-seconds", 0]
-    whole = pmal("fit", "--out", tmp_path / "whole", *words)
-    assert whole.returncode == 0, whole.stderr
-    command = [sys.executable, "-m", "pmal", "fit", "--out", tmp_path / "killed", *map(str, words)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+def test_killed_in_the_middle_it_goes_on_and_ends_with_the_same_bits(tmp_path, number, uninterrupted):
+    whole, words = uninterrupted
+    words = ["fit", "--out", tmp_path / "run", *words, "--checkpoint-seconds", 0]
+    command = [sys.executable, "-m", "pmal", *map(str, words)]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT
     ) as process:
-        wait_for_epoch(tmp_path / "killed" / "log.jsonl", process)
+        wait_for_epoch(tmp_path / "run" / "log.jsonl", process)
         process.send_signal(number)
         error = process.communicate(timeout=60)[1].decode()
     assert process.returncode == (-9 if number == signal.SIGKILL else 128 + number)
     if number != signal.SIGKILL:
         assert "run the same command again" in error
         assert "Traceback" not in error
-    assert not (tmp_path / "killed" / "metrics.json").exists()
-    resumed = pmal("fit", "--out", tmp_path / "killed", *words)
+    assert not (tmp_path / "run" / "metrics.json").exists()
+    resumed = pmal(*words)
     assert resumed.returncode == 0, resumed.stderr
-    assert "resumed_at_step" in (tmp_path / "killed" / "log.jsonl").read_text()
+    assert "resumed_at_step" in (tmp_path / "run" / "log.jsonl").read_text()
+    assert_same_files(tmp_path / "run", whole)
+
+
+def assert_same_files(folder, whole):
     for name in ("metrics.json", "classifiers/0/weights.safetensors", "quarantine.json"):
-        assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+        assert (folder / name).read_bytes() == (whole / name).read_bytes()
 
 
 def wait_for_epoch(log, process, seconds=60):
@@ -105,50 +141,69 @@ def wait_for_epoch(log, process, seconds=60):
     raise AssertionError("no epoch was logged in time")
 
 
-def test_wrong_use_is_told_in_one_line(tmp_path):
-    out = ["--out", tmp_path / "run"]
-    assert_one_line_error(pmal("fit", "mnits", *out), 2, "did you mean 'mnist'?")
-    assert_one_line_error(pmal("fit", "--family", "arlp", *out), 2, "did you mean 'arpl'?")
-    assert_one_line_error(pmal("fit", "--split", 7, *out), 2, "choose 0 to 4")
-    assert_one_line_error(pmal("fit", "--encoder", "oscrl", *out), 2, "did you mean 'oscri'?")
-    assert_one_line_error(pmal("fit", "--recipe", "stong", *out), 2, "did you mean 'strong'?")
-    assert_one_line_error(pmal("fit", "--method", "sofmax", *out), 2, "did you mean 'softmax'?")
-    assert_one_line_error(pmal("fit", "--set", "training.epoch=3", *out), 2, "training.epochs")
-    assert_one_line_error(pmal("fit", "--set", "data.augmentation=stron", *out), 2, "did you mean 'strong'?")
-    assert_one_line_error(pmal("fit", "--device", "cuda:77", *out), 2, "--device cpu")
+WRONG_USE = {
+    "mnits": "did you mean 'mnist'?",
+    "--family arlp": "did you mean 'arpl'?",
+    "--split 7": "choose 0 to 4",
+    "--encoder oscrl": "did you mean 'oscri'?",
+    "--recipe stong": "did you mean 'strong'?",
+    "--method sofmax": "did you mean 'softmax'?",
+    "--set training.epoch=3": "training.epochs",
+    "--set data.augmentation=stron": "did you mean 'strong'?",
+    "--set training.optimizer=sdg": "did you mean 'sgd'?",
+    "--set training.schedule=cosin": "did you mean 'cosine'?",
+    "--set training.precision=float": "did you mean 'float32'?",
+    "--set encoder.options={width=3}": "width",
+    "--set data.image_size=4": "8 or more",
+    "--device cuda:77": "--device cpu",
+    "--known 3": "at least 2",
+    "--num-known 11": "choose 2 to 10",
+}
+
+
+@pytest.mark.parametrize("words", WRONG_USE)
+def test_wrong_use_is_told_in_one_line_before_any_data_are_read(tmp_path, call, words):
+    result = call("fit", *words.split(), "--out", tmp_path / "run")
+    assert_one_line_error(result, 2, WRONG_USE[words])
     assert not (tmp_path / "run").exists()
 
 
-def test_bad_data_is_told_in_one_line(tmp_path):
-    assert_one_line_error(pmal("fit", tmp_path / "gone", "--out", tmp_path / "run"), 3, "gone")
+def test_bad_data_is_told_in_one_line(tmp_path, call):
+    assert_one_line_error(call("fit", tmp_path / "gone", "--out", tmp_path / "run"), 3, "gone")
     (tmp_path / "empty").mkdir()
-    assert_one_line_error(pmal("fit", tmp_path / "empty", "--out", tmp_path / "run"), 3, "empty")
-    assert_one_line_error(pmal("evaluate", tmp_path / "empty"), 3, "not a run folder")
+    assert_one_line_error(call("fit", tmp_path / "empty", "--out", tmp_path / "run"), 3, "empty")
+    assert_one_line_error(call("evaluate", tmp_path / "empty"), 3, "not a run folder")
+    assert_one_line_error(call("fit", "svhn", "--data-root", tmp_path, "--out", tmp_path / "run"), 3, "svhn")
     assert not (tmp_path / "run").exists()
 
 
-def test_unwritable_output_is_told_before_training(tmp_path):
+def test_unwritable_output_is_told_before_training(tmp_path, call):
     (tmp_path / "file").touch()
-    result = pmal("fit", "--out", tmp_path / "file" / "run")
+    result = call("fit", "--out", tmp_path / "file" / "run")
     assert_one_line_error(result, 2, "cannot write to", "choose another folder")
 
 
-def test_splits_as_json_and_their_defects():
-    result = pmal("data", "splits", "cifar10", "--family", "arpl", "--json")
-    table = json.loads(result.stdout)
+def test_a_user_s_mistake_shows_no_traceback_in_a_real_process(tmp_path):
+    result = pmal("fit", tmp_path / "gone")
+    assert (result.returncode, result.stderr.count("\n")) == (3, 1)
+
+
+def test_splits_as_json_and_their_defects(call):
+    _, out, error = call("data", "splits", "cifar10", "--family", "arpl", "--json")
+    table = json.loads(out)
     assert table[0] == {"known": [0, 6, 4, 9, 1, 7], "unknown": [2, 3, 5, 8]}
     assert len(table) == 5
-    assert "splits 0 and 1 have the same known classes" in result.stderr
-    assert_one_line_error(pmal("data", "splits", "cifar1"), 2, "did you mean 'cifar10'?")
+    assert "splits 0 and 1 have the same known classes" in error
+    assert_one_line_error(call("data", "splits", "cifar1"), 2, "did you mean 'cifar10'?")
 
 
-def test_data_list_check_and_convert(tmp_path):
-    listed = json.loads(pmal("data", "list", "--json").stdout)
+def test_data_list_check_and_convert(tmp_path, call):
+    listed = json.loads(call("data", "list", "--json")[1])
     assert {"sample", "mnist", "cifar+50", "imagenet-lt"} <= {entry["name"] for entry in listed}
-    assert "1,000 test images" in pmal("data", "convert", "sample", tmp_path / "a.parquet").stdout
-    checked = json.loads(pmal("data", "check", tmp_path / "a.parquet", "--json").stdout)
+    assert "1,000 test images" in call("data", "convert", "sample", tmp_path / "a.parquet")[1]
+    checked = json.loads(call("data", "check", tmp_path / "a.parquet", "--json")[1])
     assert checked["parts"]["train"]["total"] == 5000
     assert checked["parts"]["train"]["per_class"]["7"] == 500
     assert checked["parts"]["test"]["sizes"] == {"28x28x1": 1000}
     assert checked["parts"]["train"]["unreadable"] == []
-    assert_one_line_error(pmal("data", "convert", "sample", tmp_path / "a.parquet"), 2, "--force")
+    assert_one_line_error(call("data", "convert", "sample", tmp_path / "a.parquet"), 2, "--force")

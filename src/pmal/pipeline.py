@@ -20,7 +20,7 @@ from pmal.data.parts import Part, image_shape, open_part
 from pmal.data.sources.registry import open_source
 from pmal.data.task import Task, choose_split, make_task
 from pmal.ensemble.classifier import Classifier, ClassifierSpec, load_classifier
-from pmal.ensemble.classifiers import train_classifiers
+from pmal.ensemble.classifiers import rehearse, train_classifiers
 from pmal.ensemble.embeddings import embed_images
 from pmal.ensemble.training import TrainingSet
 from pmal.errors import unknown_name
@@ -36,6 +36,8 @@ def fit(config: RunConfig, out: Path, session: Session | None = None) -> dict[st
         raise unknown_name("method", config.method, METHODS)
     task = open_task(config, session)
     shape = image_shape(task.train, config.data)
+    spec = ClassifierSpec(config.encoder, task.class_names, *shape)
+    rehearse(spec, config)
 
     with open_run(out, to_settings(config)) as run:
         session = session.logging_to(run.log)
@@ -46,7 +48,7 @@ def fit(config: RunConfig, out: Path, session: Session | None = None) -> dict[st
 
         classifiers = train_classifiers(
             TrainingSet(train.images, train.labels(session.device), train.samples.ids),
-            ClassifierSpec(config.encoder, task.class_names, *shape),
+            spec,
             config,
             flip=task.flip,
             folder=out / "classifiers",

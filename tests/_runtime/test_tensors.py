@@ -70,3 +70,10 @@ def test_delete(saved):
     assert not has_tensors(saved / "weights")
     assert not list(saved.iterdir())
     delete_tensors(saved / "weights")
+
+
+def test_a_foreign_file_is_not_overwritten(tmp_path):
+    (tmp_path / "weights.json").write_text('{"mine": 1}')
+    with pytest.raises(DataError, match=r"weights\.json: not written by pmal"):
+        save_tensors(tmp_path / "weights", {"w": torch.zeros(1)}, {})
+    assert (tmp_path / "weights.json").read_text() == '{"mine": 1}'

@@ -1,8 +1,14 @@
+import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pmal.data.batches import ResidentImages, epoch_plan, sequential_plan
+from pmal.data.batches import ResidentImages, StreamedImages, epoch_plan, sequential_plan
+from pmal.data.decode import encode_png
+from pmal.data.loading import SampleDataset, load_images
+from pmal.data.sources.folder import open_folder
+from pmal.errors import DataError
 
 
 @given(st.integers(1, 200), st.integers(1, 64), st.integers(0, 5))
@@ -29,3 +35,29 @@ def test_resident_images_come_by_position():
         ResidentImages(images, torch.device("cpu")).stream([torch.tensor([3, 1]), torch.tensor([9])])
     )
     assert [batch[:, 0, 0, 0].tolist() for batch in batches] == [[3, 1], [9]]
+
+
+@pytest.fixture
+def photos(tmp_path):
+    random = np.random.default_rng(0)
+    for i in range(12):
+        file = tmp_path / f"class{i % 3}" / f"{i}.png"
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(encode_png(random.integers(0, 256, (10, 12, 3), dtype=np.uint8)))
+    return open_folder(tmp_path).train
+
+
+def test_streamed_images_are_the_resident_ones_epoch_after_epoch_and_errors_are_one_line(photos, tmp_path):
+    cpu = torch.device("cpu")
+    resident = ResidentImages(load_images(photos, size=8, channels=3).images, cpu)
+    streamed = StreamedImages(SampleDataset(photos, 8, 3), cpu, workers=2)
+    assert len(streamed) == 12
+    for seed in range(3):
+        plan = epoch_plan(12, 5, seed)
+        for a, b in zip(resident.stream(plan), streamed.stream(plan), strict=True):
+            assert torch.equal(a, b)
+    (tmp_path / "class1" / "4.png").write_bytes(b"gone bad")
+    with pytest.raises(
+        DataError, match=r"^[^\n]*class1/4\.png: not a JPEG[^\n]*readable when the run began$"
+    ):
+        list(streamed.stream(sequential_plan(12, 4)))

@@ -46,7 +46,6 @@ def test_a_dry_run_leaves_the_module_as_it_was():
     assert [module.training for module in body] == [True, False, True]
     assert all(torch.equal(before[key], value) for key, value in body.state_dict().items())
     assert torch.equal(torch.get_rng_state(), random_state)
-    assert body[0].weight.grad is None
 
 
 def test_the_dry_run_uses_the_dtype_of_the_module():
@@ -89,6 +88,8 @@ def fake_timm(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
         calls.append((name, num_classes, in_chans))
         if name == "missing":
             raise RuntimeError("Unknown model (missing)\nsecond line")
+        if name == "of_12_px":
+            return nn.Sequential(nn.Flatten(), nn.Linear(in_chans * 12 * 12, 6))
         return nn.Conv2d(in_chans, 6, 3)
 
     module = ModuleType("timm")
@@ -134,6 +135,13 @@ def test_timm_models_come_without_head(monkeypatch: pytest.MonkeyPatch, channels
     assert calls == [("vit_tiny", 0, channels)]
     assert encoder.num_features == 6
     assert encoder(torch.zeros(2, channels, 16, 16)).shape == (2, 6)
+
+
+def test_the_image_size_reaches_the_dry_run(monkeypatch: pytest.MonkeyPatch):
+    fake_timm(monkeypatch)
+    assert create_encoder("timm/of_12_px", image_size=12).num_features == 6
+    with pytest.raises(UsageError, match="fails on an image of 3 x 224 x 224"):
+        create_encoder("timm/of_12_px")
 
 
 @pytest.mark.parametrize("head", ["fc", "classifier", "head", "heads"])

@@ -1,7 +1,5 @@
 """What every shipped encoder promises, whatever its structure."""
 
-from itertools import pairwise
-
 import pytest
 import torch
 from torch import nn
@@ -16,10 +14,8 @@ def images(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def test_every_shipped_encoder_is_listed_in_order():
-    names = list_encoders()
-    assert set(FEATURES) <= set(names)
-    assert all(left < right for left, right in pairwise(names))
+def test_every_shipped_encoder_is_listed():
+    assert set(ENCODERS) <= set(list_encoders())
 
 
 @pytest.mark.parametrize("name", ENCODERS)

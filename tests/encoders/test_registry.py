@@ -33,9 +33,16 @@ def test_a_registered_factory_gets_input_and_options():
 
     encoder = create_encoder("mine", in_channels=1, image_size=9, gain=2.5)
     assert calls == [(1, 9, 2.5)]
-    assert "mine" in list_encoders()
     assert encoder(torch.ones(2, 1, 9, 9)).shape == (2, encoder.num_features)
     assert mine(1, 9).num_features == 81
+
+
+def test_names_are_listed_in_order():
+    for name in ("zz", "aa", "mm"):
+        register_encoder(name)(Flat)
+    names = list_encoders()
+    assert {"zz", "aa", "mm"} < set(names)
+    assert names == sorted(names)
 
 
 def test_a_factory_may_take_any_option():

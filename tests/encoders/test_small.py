@@ -13,8 +13,8 @@ def test_four_convolutions_make_a_7_by_7_map_of_28_px():
 
 
 def test_parameter_count():
-    kernels = 9 * (1 * 32 + 32 * 64 + 64 * 128 + 128 * 128)
-    norms = 2 * (32 + 64 + 128 + 128)
+    kernels = 9 * (1 * 32 + 32 * 64 + 64 * 96 + 96 * 128)
+    norms = 2 * (32 + 64 + 96 + 128)
     encoder = create_encoder("small", in_channels=1)
     assert sum(p.numel() for p in encoder.parameters()) == kernels + norms
 

@@ -8,6 +8,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from pmal.data.loading import SampleDataset
+from pmal.errors import DataError
 
 Plan = Sequence[torch.Tensor]
 """Which positions make up each batch, in order."""
@@ -78,5 +79,9 @@ class StreamedImages:
 
     def stream(self, plan: Plan) -> Iterator[torch.Tensor]:
         self._plan[:] = [positions.tolist() for positions in plan]
-        for images, _ in self._loader:
-            yield images.to(self.device, non_blocking=True)
+        try:
+            for images, _ in self._loader:
+                yield images.to(self.device, non_blocking=True)
+        except DataError as error:
+            # torch hands a worker's error on with its traceback; the last line is the message itself.
+            raise DataError(str(error).strip().splitlines()[-1].partition("DataError: ")[2]) from None

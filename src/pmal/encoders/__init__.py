@@ -1,5 +1,6 @@
 """Image -> embedding z. Every encoder is a module with `num_features` and `forward(images) -> z`."""
 
+# Importing a module registers its encoders.
 from pmal.encoders import oscri, resnet, small, wide_resnet
 from pmal.encoders.adapters import Encoder, FeatureAdapter
 from pmal.encoders.registry import create_encoder, list_encoders, register_encoder

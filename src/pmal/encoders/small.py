@@ -6,8 +6,8 @@ from pmal.encoders.adapters import FeatureAdapter
 from pmal.encoders.registry import register_encoder
 from pmal.encoders.resnet import he_initialize
 
-LAYERS = ((32, 2), (64, 2), (128, 1), (128, 1))
-"""Output channels and stride. The strides come first: full resolution costs time, and digits do not need it."""
+LAYERS = ((32, 2), (64, 2), (96, 1), (128, 1))
+"""Output channels and stride. Strides come first: full resolution costs time, and digits do not need it."""
 
 
 @register_encoder("small")

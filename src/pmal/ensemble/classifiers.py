@@ -12,7 +12,8 @@ from pmal.config import RunConfig
 from pmal.data.augmentation import augment
 from pmal.data.parts import training_statistics
 from pmal.ensemble.classifier import Classifier, ClassifierSpec, load_classifier, save_classifier
-from pmal.ensemble.steps import Objective
+from pmal.ensemble.optimizers import learning_rate, make_optimizer
+from pmal.ensemble.steps import EagerStep, Objective
 from pmal.ensemble.training import TrainingSet, finish, train
 
 
@@ -50,6 +51,19 @@ def softmax_objective(model: Classifier, config: RunConfig, flip: bool) -> Objec
         return cross_entropy(model(views), labels, label_smoothing=smoothing)
 
     return objective
+
+
+def rehearse(spec: ClassifierSpec, config: RunConfig) -> None:
+    """One step on two blank images on the CPU: a wrong setting shows before any data are read."""
+    images = torch.zeros(2, spec.channels, spec.image_size, spec.image_size, dtype=torch.uint8)
+    with seeded(0, torch.device("cpu")):
+        model = Classifier(spec)
+        learning_rate(config.training.epochs, 1, config.training)
+        optimizer = make_optimizer(model, config.training)
+        objective = softmax_objective(model, config, flip=True)
+        EagerStep(objective, optimizer, None, config.training.precision, lambda loss: None)(
+            images, torch.zeros(2, dtype=torch.int64)
+        )
 
 
 def _untrained(spec: ClassifierSpec, data: TrainingSet, seed: int) -> Classifier:

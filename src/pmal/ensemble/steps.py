@@ -54,7 +54,7 @@ class GraphStep:
     def __init__(self, step: EagerStep, model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> None:
         self.images, self.labels = images.clone(), labels.clone()
         restore = _snapshot(model, step, labels.device)
-        stream = torch.cuda.Stream()
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             # Libraries choose their algorithms and allocate their buffers now, not while capturing.

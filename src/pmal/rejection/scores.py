@@ -11,8 +11,8 @@ def probability_score(logits_BK: torch.Tensor) -> torch.Tensor:
     Computed as the sum of the other classes' probabilities, which keeps its digits where the largest
     probability rounds to one.
 
-    >>> probability_score(torch.tensor([[9.0, 0.0], [0.0, 0.0]])).tolist()
-    [0.0001233945716638118, 0.5]
+    >>> probability_score(torch.tensor([[9.0, 0.0], [0.0, 0.0]]))
+    tensor([1.2339e-04, 5.0000e-01], dtype=torch.float64)
     """
     probabilities_BK = logits_BK.double().softmax(dim=1)
     others_BK = probabilities_BK.scatter(1, logits_BK.argmax(dim=1, keepdim=True), 0.0)
