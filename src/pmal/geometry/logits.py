@@ -1,0 +1,138 @@
+"""Coordinates in which the paper's Mahalanobis distance is the plain Euclidean one: the centered logits.
+
+d_M uses A A^T as its precision, A being the class weights less their mean, so that
+d_M(z_i, z_j) = |(z_i - z_j) A|: bias and the mean over classes drop out.
+
+N samples, D channels, K classes, R = rank of A <= min(D, K - 1).
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pmal.errors import DataError, UsageError
+
+Array = Tensor | NDArray[np.generic]
+
+_BLOCK_NUMBERS = 1 << 24
+_EPS = torch.finfo(torch.float64).eps
+_LARGEST = 1e290
+"""Scales stop here, so that a sum of any number of distances stays finite."""
+
+
+@dataclass(frozen=True)
+class Space:
+    """One model's view of the samples: d_M(i, j) = scale * |y_i - y_j|."""
+
+    y_NR: Tensor
+    """Float64, centered, of unit RMS length; all zeros where the samples cannot be told apart."""
+    scale: float
+
+
+def centered_logits(embeddings: Array, class_weights: Array) -> Tensor:
+    """The logits z (W - mean W)^T in an orthonormal basis of the subspace they fill: float64 (N, R).
+
+    Their Euclidean distances are d_M. Another basis, because K logits that sum to zero need K - 1 numbers,
+    and D channels no more than D.
+
+    >>> y_NR = centered_logits(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[3.0, 0.0], [0.0, 4.0]]))
+    >>> y_NR.shape, round(float((y_NR[0] - y_NR[1]).norm() ** 2), 6)
+    (torch.Size([2, 1]), 24.5)
+    """
+    z_ND, W_KD = check_shapes(embeddings, class_weights, "")
+    device = z_ND.device if isinstance(z_ND, Tensor) else torch.device("cpu")
+    y_NR, scale = _scaled_logits(z_ND, W_KD, device, "")
+    return y_NR.mul_(scale)
+
+
+def space_of(z_ND: Array, W_KD: Array, device: torch.device, name: str) -> Space:
+    """Centered and scaled coordinates on a device; `name` is what an error calls the space."""
+    y_NR, scale = _scaled_logits(z_ND, W_KD, device, name)
+    # Identical samples leave rounding errors behind, which must not pass as a topology.
+    rounding = 64 * _EPS * float(y_NR.square().mean(0).sum().sqrt())
+    y_NR -= y_NR.mean(0)
+    length = float(y_NR.square().sum(1).mean().sqrt())
+    if length <= rounding:
+        return Space(y_NR.zero_(), 0.0)
+    return Space(y_NR.div_(length), min(scale * length, _LARGEST))
+
+
+def _scaled_logits(z_ND: Array, W_KD: Array, device: torch.device, name: str) -> tuple[Tensor, float]:
+    """y and a factor, such that factor * y are the logits; y is safe to square whatever the input's size."""
+    largest = _largest_entry(z_ND, f"{name}embeddings: sample")
+    factor_DR, weight_scale = _logit_factor(W_KD, f"{name}class weights: class")
+    factor_DR = factor_DR.to(device)
+    y_NR = torch.empty(len(z_ND), factor_DR.shape[1], dtype=torch.float64, device=device)
+    for start, z_BD in _double_blocks(z_ND, device):
+        y_NR[start : start + len(z_BD)] = (z_BD / (largest or 1.0)) @ factor_DR
+    return y_NR, min(largest * weight_scale, _LARGEST)
+
+
+def _logit_factor(W_KD: Array, name: str) -> tuple[Tensor, float]:
+    """(D, R) with the same products as the centered weights, and the scale taken out of it.
+
+    By singular values: a Cholesky factor of A A^T would square the condition, and fail for dependent rows.
+    """
+    largest = _largest_entry(W_KD, name)
+    W_KD = torch.cat([block for _, block in _double_blocks(W_KD, torch.device("cpu"))]) / (largest or 1.0)
+    _, lengths, basis_RD = torch.linalg.svd(W_KD - W_KD.mean(0), full_matrices=False)
+    noise = max(W_KD.shape) * _EPS * max(1.0, float(lengths[0]))
+    rank = max(1, int((lengths > noise).sum()))
+    kept = torch.where(lengths > noise, lengths, 0.0)[:rank]
+    return (basis_RD[:rank] * kept[:, None]).T.contiguous(), largest
+
+
+def _largest_entry(matrix: Array, name: str) -> float:
+    """Largest magnitude; a number that is not finite is an error which says where it stands."""
+    largest = 0.0
+    for start, block in _double_blocks(matrix, None):
+        top = float(block.abs().amax())
+        if not math.isfinite(top):
+            row = int((~block.isfinite()).any(1).nonzero()[0])
+            raise DataError(
+                f"{name} {start + row} holds a NaN or an infinite number: leave it out or mend it"
+            )
+        largest = max(largest, top)
+    return largest
+
+
+def _double_blocks(matrix: Array, device: torch.device | None) -> Iterator[tuple[int, Tensor]]:
+    """Blocks of rows in float64, with their first row: a float64 copy of all embeddings may not fit."""
+    height = max(1, _BLOCK_NUMBERS // matrix.shape[1])
+    for start in range(0, len(matrix), height):
+        rows = matrix[start : start + height]
+        if isinstance(rows, Tensor):
+            block = rows.detach() if rows.is_cuda else rows.detach().cpu()
+        else:  # a copy, because torch warns about arrays that it cannot write to (a memory-mapped file)
+            block = torch.from_numpy(np.array(rows, dtype=np.float64))
+        yield start, block.to(device=device, dtype=torch.float64)
+
+
+def check_shapes(embeddings: Array, class_weights: Array, name: str) -> tuple[Array, Array]:
+    """Both as arrays whose shapes fit together; `name` is what an error calls the space."""
+    z_ND, W_KD = _matrix(embeddings, f"{name}embeddings"), _matrix(class_weights, f"{name}class weights")
+    if z_ND.shape[1] != W_KD.shape[1]:
+        raise UsageError(
+            f"{name}embeddings have {z_ND.shape[1]} channels but class weights {W_KD.shape[1]}: "
+            "pass the weights of the head that reads these embeddings, (K, D)"
+        )
+    if len(W_KD) < 2:
+        raise UsageError(
+            f"{name}class weights hold 1 class: its distances are all zero, pass two classes or more"
+        )
+    return z_ND, W_KD
+
+
+def _matrix(array: Array, name: str) -> Array:
+    matrix = array if isinstance(array, Tensor) else np.asarray(array)
+    if matrix.ndim != 2 or 0 in matrix.shape:
+        raise UsageError(f"{name} have shape {tuple(matrix.shape)}: a matrix with rows and columns is needed")
+    real = not matrix.is_complex() if isinstance(matrix, Tensor) else matrix.dtype.kind in "fiub"
+    if not real:
+        raise UsageError(f"{name} hold {matrix.dtype}: real numbers are needed")
+    return matrix

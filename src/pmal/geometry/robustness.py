@@ -1,0 +1,178 @@
+"""Embedding topology robustness: does a sample keep its place among the others in independent spaces?
+
+N samples, U spaces, P = U (U - 1) / 2 pairs of spaces.
+"""
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from itertools import combinations
+from numbers import Integral
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pmal.errors import DataError, UsageError, unknown_name
+from pmal.geometry.kernels import kernel_for
+from pmal.geometry.landmarks import draw_landmarks, landmark_gap
+from pmal.geometry.logits import Array, check_shapes, space_of
+from pmal.geometry.topology import TOPOLOGIES, topology_gap
+
+PRECISIONS = ("exact", "fast")
+Report = Callable[[int], None]
+
+
+class TopologyDistance(NamedTuple):
+    """How differently two spaces place each sample, float64 (N,) on the CPU."""
+
+    x: Tensor
+    standard_error: Tensor
+    """Zero without landmarks."""
+
+
+def topology_robustness(
+    spaces: Sequence[tuple[Array, Array]],
+    *,
+    topology: str = "unit",
+    temperature: str | float = "median",
+    precision: str = "exact",
+    landmarks: int | None = None,
+    seed: int = 0,
+    device: str | torch.device | None = None,
+    report: Report | None = None,
+) -> Tensor:
+    """log r of every sample, r = exp(-x / temperature): float64 (N,) on the CPU, 0 at best.
+
+    spaces: U >= 2 pairs (embeddings (N, D_u), class weights (K, D_u)); with more than two, r is the mean over
+    all pairs of spaces.
+    topology: how the vectors t_1, t_2 of a sample's distances to all samples are compared. `unit`: x is the
+    distance of the two at unit length; `rms`: |t_1 - t_2| / sqrt(N); `literal`: |t_1 - t_2|, as in the paper.
+    temperature: `median` divides x by its median over the samples, for each pair of spaces. A median of zero
+    (the spaces are the same) gives r = 1 for every sample, and a warning.
+    precision: `exact` has x to 1e-5 of its value; `fast` gives up digits where the device gains time by it.
+    landmarks: estimate from the distances to so many random samples (drawn by `seed`) instead of to all;
+    `topology_distance` gives the standard error.
+    device: where to compute; without it, where the embeddings are, or on a GPU if there is one.
+    report: told how many more pairs of samples are done, out of N x N (N x landmarks) per pair of spaces.
+
+    >>> z, moved, head = 3 * torch.eye(4), 3 * torch.eye(4), torch.eye(4)
+    >>> moved[2, 1] = 2.0  # sample 2 comes closer to sample 1
+    >>> topology_robustness([(z, head), (moved, head)]).exp().round(decimals=2)
+    tensor([0.6800, 0.2000, 0.1500, 0.6800], dtype=torch.float64)
+    """
+    if temperature != "median" and not _is_positive(temperature):
+        raise UsageError(f"temperature={temperature!r}: use 'median' or a number above 0")
+    distances = _distances(spaces, topology, precision, landmarks, seed, device, report)
+    log_r_PN = torch.empty(len(distances), len(distances[0].x), dtype=torch.float64)
+    for pair, found in enumerate(distances):
+        log_r_PN[pair] = _log_robustness(found.x, temperature)
+    return log_r_PN.logsumexp(0) - math.log(len(log_r_PN))
+
+
+def topology_distance(
+    first: tuple[Array, Array],
+    second: tuple[Array, Array],
+    *,
+    topology: str = "unit",
+    precision: str = "exact",
+    landmarks: int | None = None,
+    seed: int = 0,
+    device: str | torch.device | None = None,
+    report: Report | None = None,
+) -> TopologyDistance:
+    """x of two spaces itself, with the standard error that landmarks leave. Options as `topology_robustness`.
+
+    >>> z, head = torch.eye(3), torch.eye(3)
+    >>> grown = topology_distance((z, head), (2 * z, head), topology="literal")
+    >>> grown.x.round(decimals=6)  # each sample has two distances of sqrt(2), then of 2 sqrt(2)
+    tensor([2., 2., 2.], dtype=torch.float64)
+    """
+    return _distances([first, second], topology, precision, landmarks, seed, device, report)[0]
+
+
+def _distances(
+    spaces: Sequence[tuple[Array, Array]],
+    topology: str,
+    precision: str,
+    landmarks: int | None,
+    seed: int,
+    device: str | torch.device | None,
+    report: Report | None,
+) -> list[TopologyDistance]:
+    """x for each of the P pairs of spaces."""
+    for kind, name, valid in (("topology", topology, TOPOLOGIES), ("precision", precision, PRECISIONS)):
+        if name not in valid:
+            raise unknown_name(kind, str(name), valid)
+    checked = _check(spaces)
+    where = _device_of(checked[0][0], device)
+    kernel, marks = kernel_for(where), _landmarks(len(checked[0][0]), landmarks, seed)
+    prepared = [space_of(z, W, where, f"space {u}: ") for u, (z, W) in enumerate(checked)]
+    distances = []
+    for a, b in combinations(prepared, 2):
+        if marks is None:
+            x_N = topology_gap(a, b, topology, kernel, fast=precision == "fast", advance=report)
+            found = x_N, torch.zeros_like(x_N)
+        else:
+            found = landmark_gap(a, b, topology, marks, report)
+        distances.append(TopologyDistance(*(values.cpu() for values in found)))
+    return distances
+
+
+def _check(spaces: Sequence[tuple[Array, Array]]) -> list[tuple[Array, Array]]:
+    """The spaces, if they are views of the same samples."""
+    if len(spaces) < 2:
+        raise UsageError(f"spaces={len(spaces)}: a topology is compared between two spaces or more")
+    if any(not isinstance(space, Sequence) or len(space) != 2 for space in spaces):
+        raise UsageError("spaces: each must be a pair (embeddings (N, D), class weights (K, D))")
+    checked = [check_shapes(z, W, f"space {u}: ") for u, (z, W) in enumerate(spaces)]
+    samples, classes = [len(z) for z, _ in checked], [len(W) for _, W in checked]
+    if len(set(samples)) > 1:
+        raise UsageError(f"spaces hold {samples} samples: all must embed the same samples, in the same order")
+    if len(set(classes)) > 1:
+        raise UsageError(f"spaces have {classes} classes: their heads must be trained on the same classes")
+    if samples[0] < 2:
+        raise DataError("spaces hold 1 sample: a topology needs 2 or more")
+    return checked
+
+
+def _device_of(embeddings: Array, device: str | torch.device | None) -> torch.device:
+    if device is None:
+        if isinstance(embeddings, Tensor) and embeddings.is_cuda:
+            return embeddings.device
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        where = torch.device(device)
+    except RuntimeError:
+        raise UsageError(f"device '{device}' does not exist: use 'cpu' or 'cuda'") from None
+    if where.type == "cuda" and not torch.cuda.is_available():
+        raise UsageError(f"device '{device}' cannot be reached: this torch sees no GPU, use 'cpu'")
+    return where
+
+
+def _landmarks(n: int, count: int | None, seed: int) -> Tensor | None:
+    """Indices of the landmarks; none if all samples are wanted."""
+    if count is not None and (not isinstance(count, Integral) or count < 2):
+        raise UsageError(f"landmarks={count!r}: use a whole number of 2 or more, or None for all samples")
+    return None if count is None or count >= n else draw_landmarks(n, int(count), seed)
+
+
+def _log_robustness(x_N: Tensor, temperature: str | float) -> Tensor:
+    tau = _median(x_N) if isinstance(temperature, str) else float(temperature)
+    if tau == 0:
+        warnings.warn(
+            "two spaces have the same topology (or one holds identical samples): r = 1 for every sample",
+            stacklevel=3,
+        )
+        return torch.zeros_like(x_N)
+    return -x_N / tau
+
+
+def _median(x_N: Tensor) -> float:
+    """Mean of the two middle values where the count is even."""
+    ordered = x_N.sort().values
+    return float(ordered[(len(x_N) - 1) // 2] + ordered[len(x_N) // 2]) / 2
+
+
+def _is_positive(number: object) -> bool:
+    return isinstance(number, int | float) and not isinstance(number, bool) and 0 < number < math.inf

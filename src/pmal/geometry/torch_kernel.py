@@ -1,0 +1,52 @@
+"""The pair kernel in plain torch, float64 throughout, for where numba or Triton is missing."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from pmal.geometry.kernels import Advance, PairSums, square_sums
+
+TILE_NUMBERS = 1 << 22
+"""Distances held at a time, per space."""
+
+
+def distance_block(a_BR: Tensor, b_MR: Tensor) -> Tensor:
+    """Euclidean distances (B, M), from the differences themselves, so that close points keep their digits.
+
+    >>> distance_block(torch.tensor([[1e8, 0.0]]), torch.tensor([[1e8, 1.0], [1e8, 0.0]])).tolist()
+    [[1.0, 0.0]]
+    """
+    return torch.cdist(a_BR, b_MR, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+def pair_sums(a_NR: Tensor, b_NR: Tensor, *, fast: bool, advance: Advance | None) -> PairSums:
+    """See `Kernel.pair_sums`. There is no faster mode: `fast` changes nothing."""
+    n = len(a_NR)
+    gap_N = torch.empty(n, dtype=torch.float64, device=a_NR.device)
+    for rows in row_blocks(n, n):
+        # Through a matrix product, which leaves close pairs an error of 1e-8 of the lengths: too little to
+        # count in a sum of squares.
+        gap_BN = torch.cdist(a_NR[rows], a_NR).sub_(torch.cdist(b_NR[rows], b_NR))
+        gap_N[rows] = gap_BN.square_().sum(1)
+        if advance:
+            advance((rows.stop - rows.start) * n)
+    return PairSums(gap_N, square_sums(a_NR), square_sums(b_NR))
+
+
+def squared_gaps(a_NR: Tensor, b_NR: Tensor, rows: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
+    """See `Kernel.squared_gaps`."""
+    gaps = torch.empty(len(rows), dtype=torch.float64, device=a_NR.device)
+    for part in row_blocks(len(rows), len(a_NR)):
+        here = rows[part]
+        gap_BN = distance_block(a_NR[here], a_NR).mul_(alpha[part, None])
+        gap_BN -= distance_block(b_NR[here], b_NR).mul_(beta[part, None])
+        gaps[part] = gap_BN.square_().sum(1)
+    return gaps
+
+
+def row_blocks(rows: int, columns: int) -> Iterator[slice]:
+    """Slices of the rows such that a block of rows x columns stays within the tile."""
+    height = max(1, TILE_NUMBERS // columns)
+    for start in range(0, rows, height):
+        yield slice(start, min(start + height, rows))
