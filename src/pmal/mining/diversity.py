@@ -1,0 +1,162 @@
+"""A few candidates of one class that stand for all of them: Algorithm 1, and the rules it is compared with.
+
+Inside this file the candidates are sorted: M points, best first, so that "better" is "earlier". A rule takes
+them with the gaps of Algorithm 1, how many it is to choose, and a seed, and gives their positions back, no
+position twice. Distances are Euclidean in the space of the points; for centered logits that is d_M.
+"""
+
+import math
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pmal.mining._checks import Values, check_count, check_log_quality, check_points
+
+Rule = Callable[[Tensor, Tensor, int, int], Tensor]
+
+# Distances held at a time, 8 MB: about a processor cache, and enough to keep a GPU busy.
+_BLOCK = 2**20
+
+
+def filter_diverse(points: Values, log_r: Values, count: int) -> Tensor:
+    """Algorithm 1 for one class: indices of its `count` prototypes (all candidates if there are fewer).
+
+    A candidate counts as much as it is far from everybody better: they are taken by `diversity_gaps`, largest
+    first, and the better one of two equal gaps. The candidate with the largest r always comes first.
+
+    >>> points = [[0.0], [0.1], [5.0], [5.2], [9.0]]
+    >>> filter_diverse(points, log_r=[-0.1, -0.2, -0.3, -0.4, -0.5], count=3).tolist()
+    [0, 2, 4]
+    """
+    check_count(count, "count")
+    points_MR, order = _sorted_input(points, log_r)
+    return order[take_by_gap(points_MR, gaps_best_first(points_MR), count, 0)]
+
+
+def diversity_gaps(points: Values, log_r: Values) -> Tensor:
+    """Distance of each candidate to the nearest strictly better one, float64 (M,).
+
+    Better is the larger r; of equal r, the earlier. Only the best candidate has nobody above it: it gets the
+    largest distance between any two. Takes O(M^2 R) time and O(M) memory besides a fixed block.
+
+    >>> diversity_gaps([[0.0], [0.1], [5.0], [9.0]], [-0.1, -0.2, -0.3, -0.4]).tolist()
+    [9.0, 0.1, 4.9, 4.0]
+    """
+    points_MR, order = _sorted_input(points, log_r)
+    gaps_M = torch.empty(len(order), dtype=torch.float64)
+    gaps_M[order] = gaps_best_first(points_MR)
+    return gaps_M
+
+
+def gaps_best_first(points_MR: Tensor) -> Tensor:
+    """`diversity_gaps` of points that are sorted already, on the CPU.
+
+    Only earlier points are better, so each pair is looked at once. Differences are squared as they are: the
+    shorter way over inner products would leave noise where points (nearly) coincide.
+    """
+    scaled_MR, scale = _near_one(points_MR)
+    nearest_M, largest, start = scaled_MR.new_zeros(len(scaled_MR)), 0.0, 0
+    while start < len(scaled_MR):
+        stop = min(len(scaled_MR), start + _rows(start))
+        distances = _distances(scaled_MR[start:stop], scaled_MR[:stop])
+        largest = max(largest, float(distances.max()))
+        not_better = torch.ones_like(distances[:, start:], dtype=torch.bool).triu()
+        distances[:, start:].masked_fill_(not_better, math.inf)
+        nearest_M[start:stop] = distances.amin(dim=1)
+        start = stop
+    nearest_M[:1] = largest
+    return nearest_M.cpu() * scale
+
+
+def take_by_gap(points_MR: Tensor, gaps_M: Tensor, count: int, seed: int) -> Tensor:
+    """Algorithm 1: largest gap first."""
+    return gaps_M.argsort(descending=True, stable=True)[:count]
+
+
+def take_best(points_MR: Tensor, gaps_M: Tensor, count: int, seed: int) -> Tensor:
+    """The best by quality, however similar."""
+    return torch.arange(min(count, len(points_MR)))
+
+
+def take_at_random(points_MR: Tensor, gaps_M: Tensor, count: int, seed: int) -> Tensor:
+    """A random draw. A larger count adds to the same draw."""
+    return torch.randperm(len(points_MR), generator=torch.Generator().manual_seed(seed))[:count]
+
+
+def take_farthest(points_MR: Tensor, gaps_M: Tensor, count: int, seed: int) -> Tensor:
+    """Greedy k-center: from the best on, always the point that is farthest from all taken so far."""
+    scaled_MR, _ = _near_one(points_MR)
+    taken = [0]
+    nearest_M = _distances(scaled_MR, scaled_MR[:1])[:, 0]
+    while len(taken) < min(count, len(scaled_MR)):
+        nearest_M[taken[-1]] = -1.0
+        taken.append(int(nearest_M.argmax()))
+        nearest_M = nearest_M.minimum(_distances(scaled_MR, scaled_MR[taken[-1] :][:1])[:, 0])
+    return torch.tensor(taken)
+
+
+def take_by_clusters(points_MR: Tensor, gaps_M: Tensor, count: int, seed: int) -> Tensor:
+    """The samples nearest to the centers of k-means, best first.
+
+    A sample that is nearest to two centers serves the first; the other takes its next nearest. Where there
+    are fewer different points than `count`, each is a center, and the best of the rest fill up.
+    """
+    scaled_MR = _near_one(points_MR)[0].cpu()
+    free = torch.ones(len(scaled_MR), dtype=torch.bool)
+    for center in _kmeans_centers(scaled_MR, count, seed):
+        distances = _distances(scaled_MR, center[None])[:, 0]
+        free[distances.where(free, math.inf).argmin()] = False
+    missing = min(count, len(free)) - int((~free).sum())
+    free[free.nonzero()[:missing, 0]] = False
+    return (~free).nonzero()[:, 0]
+
+
+DIVERSITY_RULES: dict[str, Rule] = {
+    "gap": take_by_gap,
+    "random": take_at_random,
+    "kmeans": take_by_clusters,
+    "kcenter": take_farthest,
+    "none": take_best,
+}
+
+
+def _sorted_input(points: Values, log_r: Values) -> tuple[Tensor, Tensor]:
+    log_M = check_log_quality(log_r)
+    points_MR = check_points(points, len(log_M))
+    order = log_M.argsort(descending=True, stable=True)
+    return points_MR[order.to(points_MR.device)], order
+
+
+def _near_one(points: Tensor) -> tuple[Tensor, float]:
+    # A power of two changes no digit, and keeps the squares of 1e200 or 1e-200 within range.
+    _, exponent = math.frexp(float(points.abs().max()) if points.numel() else 0.0)
+    scale = math.ldexp(1.0, min(max(exponent, -1000), 1000))
+    return points / scale, scale
+
+
+def _rows(start: int) -> int:
+    """How many rows n from `start` on make a block: n * (start + n) distances."""
+    return max(1, (math.isqrt(start * start + 4 * _BLOCK) - start) // 2)
+
+
+def _distances(a: Tensor, b: Tensor) -> Tensor:
+    return torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+def _kmeans_centers(points_MR: Tensor, count: int, seed: int) -> Tensor:
+    different = np.unique(points_MR.numpy(), axis=0)
+    if len(different) <= count:
+        return torch.from_numpy(different)
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+
+    model = KMeans(n_clusters=count, n_init=10, random_state=seed % 2**32)
+    with warnings.catch_warnings():
+        # Points that differ in their last digits may share a cluster: `take_by_clusters` fills up.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        centers: NDArray[np.float64] = model.fit(points_MR.numpy()).cluster_centers_
+    return torch.from_numpy(centers)

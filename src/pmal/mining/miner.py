@@ -1,0 +1,184 @@
+"""From embeddings to prototypes: the quality of all samples, candidates per class, a diverse few of them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from pmal._runtime.seeds import stream
+from pmal.errors import unknown_name
+from pmal.geometry import centered_logits
+from pmal.mining._checks import (
+    Space,
+    SpaceLike,
+    Values,
+    check_count,
+    check_ids,
+    check_labels,
+    check_log_quality,
+    check_names,
+    check_points,
+    check_spaces,
+)
+from pmal.mining.candidates import best_first, check_epsilon, select_candidates
+from pmal.mining.diversity import DIVERSITY_RULES, gaps_best_first
+from pmal.mining.diversity import Rule as DiversityRule
+from pmal.mining.prototypes import PrototypeSet
+from pmal.mining.quality import QUALITY_RULES, QualityOptions
+
+Chosen = TypeVar("Chosen")
+
+
+def mine_prototypes(
+    spaces: Sequence[SpaceLike],
+    labels: Values,
+    *,
+    epsilon: float = 0.7,
+    per_class: int = 10,
+    quality: str = "topology",
+    diversity: str = "gap",
+    ids: Values | None = None,
+    class_names: Sequence[str] | None = None,
+    files: Sequence[str] | None = None,
+    topology: str = "unit",
+    temperature: str | float = "median",
+    precision: str = "exact",
+    landmarks: int | None = None,
+    passes: int = 32,
+    seed: int = 0,
+    report: Callable[[int], None] | None = None,
+) -> PrototypeSet:
+    """The prototypes of every class of a head, from the embeddings of its training samples.
+
+    `spaces` holds one (embeddings (N, D), class weights (K, D)) or (embeddings, weights, bias (K,)) per
+    classifier: two at least for the qualities topology and ensemble, one for the others. Biases move
+    probabilities and logits; no distance depends on them. Distances between candidates are those of space 0.
+
+    quality: topology (the paper's; topology, temperature, precision, landmarks and report are options of
+    `topology_robustness`), probability, ensemble, mc-dropout (over so many passes), logit, none.
+    diversity: gap (the paper's Algorithm 1), random, kmeans, kcenter, none.
+
+    A class with fewer samples than `per_class` gives them all, and one without samples gives none. The result
+    does not depend on the order of the samples: they are sorted by `ids` first, which also decide all ties.
+
+    >>> z = torch.tensor([[2.0, 0.0], [2.1, 0.1], [3.0, 0.2], [0.0, 2.0], [0.1, 3.0]])
+    >>> mined = mine_prototypes([(z, torch.eye(2))], [0, 0, 0, 1, 1], quality="probability", per_class=2)
+    >>> mined.table().tolist()
+    [[2, 0], [4, 3]]
+    """
+    measure = _choose(QUALITY_RULES, "quality", quality)
+    _check_options(epsilon, per_class, diversity)
+    sorted_spaces, labels_N, ids_N, order = _by_id(check_spaces(spaces), labels, ids)
+    num_classes = len(sorted_spaces[0].weight)
+    # Before the quality is measured, which may take hours.
+    check_names(files, len(order), "files")
+    check_names(class_names, num_classes, "class_names")
+    points_NR = centered_logits(sorted_spaces[0].z, sorted_spaces[0].weight)
+    options = QualityOptions(topology, temperature, precision, landmarks, report, passes, seed)
+    return mine(
+        measure(sorted_spaces, labels_N, options),
+        points_NR,
+        labels_N,
+        num_classes=num_classes,
+        epsilon=epsilon,
+        per_class=per_class,
+        diversity=diversity,
+        ids=ids_N,
+        class_names=class_names,
+        files=None if files is None else [files[i] for i in order.tolist()],
+        seed=seed,
+    )
+
+
+def mine(
+    log_quality: Values,
+    points: Values,
+    labels: Values,
+    *,
+    num_classes: int,
+    epsilon: float = 0.7,
+    per_class: int = 10,
+    diversity: str = "gap",
+    ids: Values | None = None,
+    class_names: Sequence[str] | None = None,
+    files: Sequence[str] | None = None,
+    seed: int = 0,
+) -> PrototypeSet:
+    """The prototypes of every class, for any quality (as a log, larger = better) and any points.
+
+    >>> mined = mine([0.0, -0.1, -0.2], [[0.0], [0.1], [3.0]], [0, 0, 0], num_classes=1, per_class=2)
+    >>> mined.ids.tolist(), mined.gap.tolist()
+    ([0, 2], [3.0, 2.9])
+    """
+    rule = _check_options(epsilon, per_class, diversity)
+    check_count(num_classes, "num_classes")
+    log_N = check_log_quality(log_quality, "quality")
+    points_NR = check_points(points, len(log_N))
+    labels_N = check_labels(labels, len(log_N), num_classes)
+    ids_N = check_ids(ids, len(log_N))
+    check_names(files, len(log_N), "files")
+    check_names(class_names, num_classes, "class_names")
+
+    candidates = _candidates(log_N, labels_N, ids_N, epsilon, per_class)
+    ends = torch.bincount(labels_N[candidates], minlength=num_classes).cumsum(0)[:-1]
+    found, gap, rank = _filter(candidates.tensor_split(ends.tolist()), points_NR, rule, per_class, seed)
+    return PrototypeSet(
+        ids=ids_N[found],
+        labels=labels_N[found],
+        log_r=log_N[found],
+        gap=gap,
+        rank=rank,
+        num_classes=num_classes,
+        class_names=None if class_names is None else tuple(class_names),
+        files=None if files is None else tuple(files[i] for i in found.tolist()),
+    )
+
+
+def _candidates(log_N: Tensor, labels_N: Tensor, ids_N: Tensor, epsilon: float, per_class: int) -> Tensor:
+    """Positions of all candidates, by class and best first; of equal ones the smaller id."""
+    by_id = ids_N.argsort()
+    log_sorted, labels_sorted = log_N[by_id], labels_N[by_id]
+    keep = select_candidates(log_sorted, labels_sorted, epsilon=epsilon, at_least=per_class)
+    order = best_first(log_sorted, labels_sorted)
+    return by_id[order[keep[order]]]
+
+
+def _filter(
+    classes: Sequence[Tensor], points_NR: Tensor, rule: DiversityRule, per_class: int, seed: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Positions, gaps and ranks of the prototypes, given the positions of each class's candidates."""
+    found, gaps, ranks = [], [], []
+    for label, positions in enumerate(classes):
+        points_MR = points_NR[positions.to(points_NR.device)]
+        gaps_M, taken = gaps_best_first(points_MR), positions[:0]
+        if len(positions):
+            taken = rule(points_MR, gaps_M, per_class, stream(seed, "diversity", label))
+        found.append(positions[taken])
+        gaps.append(gaps_M[taken])
+        ranks.append(torch.arange(len(taken)))
+    return torch.cat(found), torch.cat(gaps), torch.cat(ranks)
+
+
+def _check_options(epsilon: float, per_class: int, diversity: str) -> DiversityRule:
+    check_epsilon(epsilon)
+    check_count(per_class, "per_class")
+    return _choose(DIVERSITY_RULES, "diversity", diversity)
+
+
+def _choose(rules: Mapping[str, Chosen], kind: str, name: str) -> Chosen:
+    if name not in rules:
+        raise unknown_name(kind, name, rules)
+    return rules[name]
+
+
+def _by_id(
+    spaces: list[Space], labels: Values, ids: Values | None
+) -> tuple[list[Space], Tensor, Tensor, Tensor]:
+    """Spaces, labels and ids in the order of the ids, and that order."""
+    count, num_classes = len(spaces[0].z), len(spaces[0].weight)
+    labels_N, ids_N = check_labels(labels, count, num_classes), check_ids(ids, count)
+    order = ids_N.argsort()
+    if not torch.equal(order, torch.arange(count)):
+        spaces = [space._replace(z=space.z[order.to(space.z.device)]) for space in spaces]
+    return spaces, labels_N[order], ids_N[order], order
