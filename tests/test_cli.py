@@ -207,3 +207,16 @@ def test_data_list_check_and_convert(tmp_path, call):
     assert checked["parts"]["test"]["sizes"] == {"28x28x1": 1000}
     assert checked["parts"]["train"]["unreadable"] == []
     assert_one_line_error(call("data", "convert", "sample", tmp_path / "a.parquet"), 2, "--force")
+
+
+def test_audit_of_a_run_and_its_refusal(tmp_path, call, uninterrupted):
+    assert_one_line_error(call("audit", uninterrupted[0]), 2, "ensemble.size=2")
+    words = ["--out", tmp_path / "run", "--epochs", 1, *TINY, "--set", "ensemble.size=2"]
+    assert call("fit", *words)[0] == 0
+    code, out, error = call("audit", tmp_path / "run", "--json", "--per-class", 3)
+    assert code == 0, error
+    assert json.loads(out)["images"] == 3000
+    assert json.loads(out)["prototypes"] == 18
+    lines = (tmp_path / "run" / "audit" / "audit.csv").read_text().splitlines()
+    assert len(lines) == 3001
+    assert len(list((tmp_path / "run" / "audit").glob("sheet-*.png"))) == 6

@@ -1,3 +1,39 @@
-"""Open-set recognition by prototype mining and learning (PMAL)."""
+"""Open-set recognition by prototype mining and learning (PMAL).
+
+Names are imported when they are first used, so that `import pmal` and the command line's help stay instant.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pmal.geometry import topology_robustness
+    from pmal.mining import PrototypeSet, filter_diverse, mine_prototypes, select_candidates
+    from pmal.reporting.metrics import auroc, fpr_at_tpr, macro_f1, oscr
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "PrototypeSet",
+    "auroc",
+    "filter_diverse",
+    "fpr_at_tpr",
+    "macro_f1",
+    "mine_prototypes",
+    "oscr",
+    "select_candidates",
+    "topology_robustness",
+]
+
+_HOMES = {
+    "pmal.geometry": ("topology_robustness",),
+    "pmal.mining": ("PrototypeSet", "filter_diverse", "mine_prototypes", "select_candidates"),
+    "pmal.reporting.metrics": ("auroc", "fpr_at_tpr", "macro_f1", "oscr"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(home), name)
+    raise AttributeError(f"module 'pmal' has no attribute '{name}'")

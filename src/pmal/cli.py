@@ -95,7 +95,7 @@ def fit(
         "training": {"epochs": epochs},
     }
     settings = merge(
-        read_recipe(recipe or ("sample" if source == "sample" else "standard")),
+        read_recipe(_recipe(recipe, source)),
         *(parse_assignment(text) for text in assignments or []),
         _given(named),
     )
@@ -127,6 +127,50 @@ def evaluate(
 
     metrics = pipeline.evaluate(run, session)
     _print_metrics(metrics, as_json)
+
+
+@app.command()
+def audit(
+    target: Annotated[str, typer.Argument(metavar="RUN|SOURCE", help="A run, or data to fit one on first.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the table and sheets. Default: RUN/audit.")
+    ] = None,
+    per_class: Annotated[int, typer.Option(min=1, help="Prototypes per class.")] = 10,
+    recipe: Annotated[str | None, typer.Option(help="For a SOURCE: as in fit.")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="For a SOURCE: as in fit.")] = None,
+    data_root: DataRootOption = None,
+    device: DeviceOption = "auto",
+    workers: WorkersOption = 0,
+    memory_limit: MemoryOption = Resources.memory_limit,
+    as_json: JsonOption = False,
+) -> None:
+    """Rank every training image by robustness within its class: audit.csv, and a contact sheet per class.
+
+    A RUN needs two classifiers (fit it with --set ensemble.size=2); for a SOURCE two are trained first.
+    """
+    session = _start(Resources(device, data_root, workers, memory_limit), as_json)
+
+    from pmal import pipeline
+
+    run = Path(target)
+    if not (run / "config.toml").is_file():
+        named = {
+            "data": {"source": _absolute(target)},
+            "training": {"epochs": epochs},
+            "ensemble": {"size": 2},
+        }
+        config = build(RunConfig, merge(read_recipe(_recipe(recipe, target)), _given(named)))
+        run = Path("runs") / f"audit-{_run_name(config)}"
+        pipeline.fit(config, run, session)
+    out = out or run / "audit"
+    found = pipeline.audit(run, out, session, per_class=per_class)
+    counts = {"images": len(found.samples), "candidates": int(found.candidate_N.sum())}
+    counts["prototypes"] = len(found.prototypes)
+    if as_json:
+        print(json.dumps({"out": str(out), **counts}))
+    else:
+        print(", ".join(f"{count:,} {name}" for name, count in counts.items()))
+        print(f"table and contact sheets: {out}")
 
 
 @data_app.command("list")
@@ -207,6 +251,10 @@ def _given(settings: dict[str, Any]) -> dict[str, Any]:
     """Only what the user gave: None means the recipe or the default decides."""
     nested = {k: _given(v) if isinstance(v, dict) else v for k, v in settings.items()}
     return {k: v for k, v in nested.items() if v is not None}
+
+
+def _recipe(given: str | None, source: str) -> str:
+    return given or ("sample" if source == "sample" else "standard")
 
 
 def _absolute(source: str) -> str:

@@ -2,14 +2,19 @@
 
     data        images of the known classes, and test images of known and unknown ones
     ensemble    independently seeded classifiers
+    geometry    does a training image keep its place among the others from one classifier to the next?
+    mining      the few images that stand for each class
     rejection   a score of how unknown an image looks
     reporting   how well known classes are told apart and unknown ones rejected
 
 Every stage leaves its result in the run's folder; a stage that is done is loaded, not repeated.
 """
 
+import math
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from pmal._runtime.files import write_json
 from pmal._runtime.manifest import describe_environment
@@ -20,10 +25,13 @@ from pmal.data.parts import Part, image_shape, open_part
 from pmal.data.sources.registry import open_source
 from pmal.data.task import Task, choose_split, make_task
 from pmal.ensemble.classifier import Classifier, ClassifierSpec, load_classifier
-from pmal.ensemble.classifiers import rehearse, train_classifiers
-from pmal.ensemble.embeddings import embed_images
+from pmal.ensemble.classifiers import load_classifiers, rehearse, train_classifiers
+from pmal.ensemble.embeddings import embed_images, embed_training_set
 from pmal.ensemble.training import TrainingSet
-from pmal.errors import unknown_name
+from pmal.errors import UsageError, unknown_name
+from pmal.geometry import centered_logits, topology_robustness
+from pmal.mining import mine, select_candidates
+from pmal.reporting.audit import Audit, write_audit
 from pmal.reporting.evaluation import evaluate_logits
 
 METHODS = ("softmax",)
@@ -69,6 +77,46 @@ def evaluate(run: Path, session: Session | None = None) -> dict[str, Any]:
     task = open_task(config, session)
     test, unknown = open_test_parts(task, shape, session)
     return measure(classifier, test, unknown, describe(config, task))
+
+
+def audit(run: Path, out: Path, session: Session | None = None, *, per_class: int = 10) -> Audit:
+    """Rank every training image of a run by robustness; a table and contact sheets go to the folder `out`."""
+    session = session or open_session()
+    config = build(RunConfig, read_settings(run))
+    classifiers = load_classifiers(run / "classifiers", session.device)
+    if len(classifiers) < 2:
+        fix = "fit one with --set ensemble.size=2"
+        raise UsageError(
+            f"{run}: robustness compares 2 classifiers, and this run has {len(classifiers)}: {fix}"
+        )
+    spec = classifiers[0].spec
+    task = open_task(config, session)
+    train = open_part("train", task.train, (spec.image_size, spec.channels), session)
+    embedded = embed_training_set(classifiers, train, run / "embeddings", session)
+
+    pairs = len(train.samples) ** 2 * math.comb(len(embedded), 2)
+    with session.display.stage("robustness", pairs, "pairs") as advance:
+        spaces = [(space.z_ND, space.weight_KD) for space in embedded]
+        log_r_N = topology_robustness(spaces, device=session.device, report=advance)
+    labels_N = torch.from_numpy(train.samples.labels)
+    found = Audit(
+        samples=train.samples,
+        log_r_N=log_r_N,
+        candidate_N=select_candidates(log_r_N, labels_N, at_least=per_class),
+        predicted_N=embedded[0].logits.argmax(dim=1),
+        prototypes=mine(
+            log_r_N,
+            centered_logits(*spaces[0]),
+            labels_N,
+            num_classes=len(task.class_names),
+            per_class=per_class,
+            ids=train.samples.ids,
+            class_names=task.class_names,
+        ),
+    )
+    with session.display.stage("contact sheets", len(task.class_names), "classes") as advance:
+        write_audit(found, out, advance)
+    return found
 
 
 def open_task(config: RunConfig, session: Session) -> Task:

@@ -10,7 +10,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, f1_score, roc_auc_score, roc_curve
-from tests.reference import metrics as reference
 from torchmetrics.functional.classification import binary_auroc, binary_calibration_error
 
 from pmal.errors import DataError, UsageError
@@ -27,6 +26,7 @@ from pmal.reporting.metrics import (
     open_set_metrics,
     oscr,
 )
+from tests.reference import metrics as reference
 
 INF = math.inf
 

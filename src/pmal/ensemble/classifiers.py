@@ -42,6 +42,14 @@ def train_classifiers(
     return classifiers
 
 
+def load_classifiers(folder: Path, device: torch.device) -> list[Classifier]:
+    """The trained classifiers of a run, in order."""
+    classifiers: list[Classifier] = []
+    while has_tensors(folder / str(len(classifiers)) / "weights"):
+        classifiers.append(load_classifier(folder / str(len(classifiers)) / "weights", device))
+    return classifiers
+
+
 def softmax_objective(model: Classifier, config: RunConfig, flip: bool) -> Objective:
     """Cross entropy of augmented images."""
     policy, smoothing = config.data.augmentation, config.training.label_smoothing

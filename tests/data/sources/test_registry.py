@@ -6,6 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
+from pmal.data.protocols import NUM_CLASSES
+from pmal.data.samples import ArrayStore, Samples
+from pmal.data.sources._named import NAMED
+from pmal.data.sources.cifar import CIFAR10_CLASSES, CIFAR100_CLASSES
+from pmal.data.sources.parquet import write_parquet
+from pmal.data.sources.registry import find_source, list_sources, open_source
+from pmal.errors import DataError, UsageError
 from tests.data.sources.test_cifar import (
     assert_is,
     assert_is_cifar10,
@@ -18,14 +26,6 @@ from tests.data.sources.test_cifar import (
 from tests.data.sources.test_idx import write_set
 from tests.data.sources.test_svhn import write_svhn
 from tests.data.sources.test_tinyimagenet import WNIDS, save_image, write_tree
-
-from pmal.data.protocols import NUM_CLASSES
-from pmal.data.samples import ArrayStore, Samples
-from pmal.data.sources._named import NAMED
-from pmal.data.sources.cifar import CIFAR10_CLASSES, CIFAR100_CLASSES
-from pmal.data.sources.parquet import write_parquet
-from pmal.data.sources.registry import find_source, list_sources, open_source
-from pmal.errors import DataError, UsageError
 
 TEN = tuple("0123456789")
 

@@ -1,0 +1,194 @@
+"""Pairs per second of the topology distance, beside what else computes it: python benchmarks/mining.py
+
+All of them in one run, on the same samples: two spaces of K classes, clustered, that differ by noise. Every
+method gives x of `topology="unit"` for all samples; its error is against float64, on 64 samples. Ours starts
+from embeddings and class weights, with all checks; the others from the centered logits in float32. Where
+a method has a block size, the best of several is taken; each time is the best of --repeat turns.
+"""
+
+import argparse
+import importlib.util
+import json
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from pmal.geometry import centered_logits, topology_distance
+from pmal.geometry.kernels import square_sums
+from pmal.geometry.torch_kernel import distance_block
+
+BLOCKS = (128, 512, 2048)
+
+
+@dataclass(frozen=True)
+class Row:
+    method: str
+    k: int
+    n: int
+    seconds: float
+    gpairs_per_second: float
+    tflops: float
+    """Two multiply-adds per class and pair, as a method without use of symmetry does them."""
+    error: float
+    """Largest relative error of x."""
+    ratio: float
+    """Speed over that of torch.cdist."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    first: tuple[Tensor, Tensor]
+    second: tuple[Tensor, Tensor]
+
+    @classmethod
+    def draw(cls, n: int, k: int, device: str) -> "Problem":
+        generator = torch.Generator().manual_seed(k)
+        channels = max(64, k)
+        W = torch.randn(k, channels, generator=generator)
+        z = 2 * W[torch.randint(k, (n,), generator=generator)] + torch.randn(n, channels, generator=generator)
+        moved = z + torch.randn(n, channels, generator=generator)
+        return cls((z.to(device), W.to(device)), (moved.to(device), W.to(device)))
+
+    def logits(self) -> list[Tensor]:
+        """Centered logits, of unit RMS length."""
+        made = []
+        for z, W in (self.first, self.second):
+            y = z.double() @ (W.double() - W.double().mean(0)).T
+            y -= y.mean(0)
+            made.append((y / y.square().sum(1).mean().sqrt()).float())
+        return made
+
+    def right(self, rows: Tensor) -> Tensor:
+        """x of these rows in float64."""
+        units = []
+        for z, W in (self.first, self.second):
+            y = centered_logits(z, W)
+            t = distance_block(y[rows], y)
+            units.append(t / t.norm(dim=1, keepdim=True))
+        return (units[0] - units[1]).norm(dim=1).cpu()
+
+
+def from_products(product: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    cosine = product.double() * (square_sums(a.double()) * square_sums(b.double())).rsqrt()
+    return (2 - 2 * cosine).clamp(min=0).sqrt()
+
+
+def cdist(a: Tensor, b: Tensor, block: int) -> Tensor:
+    product = a.new_empty(len(a))
+    for start in range(0, len(a), block):
+        rows = slice(start, start + block)
+        product[rows] = (torch.cdist(a[rows], a) * torch.cdist(b[rows], b)).sum(1)
+    return from_products(product, a, b)
+
+
+def sklearn_chunks(a: Tensor, b: Tensor) -> Tensor:
+    from sklearn.metrics import pairwise_distances_chunked
+
+    options = {"metric": "euclidean", "working_memory": 64}
+    chunks = zip(*(pairwise_distances_chunked(y.numpy(), **options) for y in (a, b)), strict=True)
+    return from_products(torch.cat([torch.from_numpy((d_a * d_b).sum(1)) for d_a, d_b in chunks]), a, b)
+
+
+def keops(a: Tensor, b: Tensor) -> Tensor:
+    from pykeops.torch import LazyTensor
+
+    squares = [((LazyTensor(y[:, None]) - LazyTensor(y[None])) ** 2).sum(-1) for y in (a, b)]
+    return from_products((squares[0] * squares[1]).sqrt().sum(1)[:, 0], a, b)
+
+
+def methods(problem: Problem, device: str) -> dict[str, list[Callable[[], Tensor]]]:
+    """What to run for each name; the best of a list counts."""
+    a, b = problem.logits()
+    found: dict[str, list[Callable[[], Tensor]]] = {
+        "torch.cdist": [lambda block=block: cdist(a, b, block) for block in BLOCKS]
+    }
+    for precision in ("exact", "fast"):
+        if precision == "exact" or device != "cpu":
+            found[f"pmal {precision}"] = [
+                lambda precision=precision: (
+                    topology_distance(problem.first, problem.second, precision=precision, device=device).x
+                )
+            ]
+    if device == "cpu":
+        found["sklearn"] = [lambda: sklearn_chunks(a, b)]
+    if importlib.util.find_spec("pykeops"):
+        found["PyKeOps"] = [lambda: keops(a, b)]
+    return found
+
+
+def timed(run: Callable[[], Tensor], device: str) -> tuple[float, Tensor]:
+    begin = time.perf_counter()
+    x = run()
+    if device != "cpu":
+        torch.cuda.synchronize()
+    return time.perf_counter() - begin, x.cpu()
+
+
+def measure(n: int, k: int, device: str, repeat: int) -> list[Row]:
+    problem = Problem.draw(n, k, device)
+    samples = torch.linspace(0, n - 1, 64).long()
+    right = problem.right(samples.to(device))
+    seconds: dict[str, float] = {}
+    errors: dict[str, float] = {}
+    for turn in range(repeat + 1):  # in turns, so that other load on the machine meets all of them
+        for name, runs in methods(problem, device).items():
+            for run in runs:
+                took, x = timed(run, device)
+                if turn:  # the first compiles
+                    seconds[name] = min(took, seconds.get(name, took))
+                    errors[name] = float((x[samples] / right - 1).abs().max())
+    return [_row(name, k, n, took, errors[name], seconds["torch.cdist"]) for name, took in seconds.items()]
+
+
+def _row(name: str, k: int, n: int, seconds: float, error: float, cdist_seconds: float) -> Row:
+    pairs = n * n / seconds
+    row = Row(name, k, n, seconds, pairs / 1e9, 4 * k * pairs / 1e12, error, cdist_seconds / seconds)
+    print(
+        f"K {k:5d}  {name:12s} {seconds:9.3f} s {row.gpairs_per_second:9.3f} Gpairs/s {row.tflops:8.2f} TFLOP/s"
+        f"  error {error:7.1e}  {row.ratio:6.2f} x torch.cdist",
+        flush=True,
+    )
+    return row
+
+
+def environment(device: str) -> dict[str, str]:
+    hardware = platform.processor() or platform.machine()
+    if device == "cpu" and Path("/proc/cpuinfo").exists():
+        names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line]
+        hardware = names[0].split(": ")[1] if names else hardware
+    if device != "cpu":
+        hardware = torch.cuda.get_device_name()
+    return {
+        "hardware": hardware,
+        "threads": str(torch.get_num_threads()),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--n", type=int, default=20_000, help="samples")
+    parser.add_argument("--k", type=int, nargs="+", default=[4, 20, 200], help="classes")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--json", type=Path, help="write all figures here")
+    options = parser.parse_args()
+    setting = environment(options.device)
+    print(f"N {options.n}; " + ", ".join(f"{key} {value}" for key, value in setting.items()))
+    rows = [row for k in options.k for row in measure(options.n, k, options.device, options.repeat)]
+    if options.json:
+        options.json.write_text(
+            json.dumps({**setting, "rows": [asdict(row) for row in rows]}, indent=2) + "\n"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+import numpy as np
+import pytest
+import torch
+
+from pmal._runtime.session import open_session
+from pmal.config import EncoderConfig, Resources
+from pmal.data.batches import ResidentImages
+from pmal.data.parts import Part
+from pmal.data.samples import ArrayStore, Samples
+from pmal.ensemble.classifier import Classifier, ClassifierSpec, load_classifier, save_classifier
+from pmal.ensemble.embeddings import embed_images, embed_training_set
+from pmal.errors import DataError
+
+SPEC = ClassifierSpec(EncoderConfig("small"), ("a", "b", "c"), image_size=8, channels=1)
+
+
+@pytest.fixture
+def train():
+    pixels = np.random.default_rng(0).integers(0, 256, (30, 8, 8, 1), dtype=np.uint8)
+    samples = Samples.whole(ArrayStore("x", pixels), np.arange(30) % 3, SPEC.class_names)
+    images = torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous()
+    return Part(samples, ResidentImages(images, torch.device("cpu")), ())
+
+
+@pytest.fixture
+def session():
+    return open_session(Resources(device="cpu"))
+
+
+def make(seed, bias=True):
+    torch.manual_seed(seed)
+    spec = ClassifierSpec(EncoderConfig("small", bias=bias), SPEC.class_names, 8, 1)
+    return Classifier(spec).eval()
+
+
+def test_embeddings_do_not_depend_on_the_batch_size(train):
+    model = make(0)
+    z, logits = embed_images(model, train.images, batch_size=7)
+    whole, _ = embed_images(model, train.images, batch_size=30)
+    torch.testing.assert_close(z, whole)
+    torch.testing.assert_close(logits, z @ model.head.weight.T + model.head.bias)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_spaces_are_kept_and_loaded(train, session, tmp_path, bias):
+    models = [make(0, bias), make(1, bias)]
+    first = embed_training_set(models, train, tmp_path, session)
+    torch.testing.assert_close(first[1].logits, embed_images(models[1], train.images)[1])
+    models[0].head.weight.data.zero_()  # proves that the second call does not compute again
+    again = embed_training_set(models, train, tmp_path, session)
+    assert all(torch.equal(a, b) for a, b in zip(first[0].space, again[0].space, strict=True))
+
+
+def test_spaces_of_other_images_are_refused(train, session, tmp_path):
+    embed_training_set([make(0)], train, tmp_path, session)
+    fewer = Part(train.samples.at(np.arange(29)), train.images, ())
+    with pytest.raises(DataError, match="other training images"):
+        embed_training_set([make(0)], fewer, tmp_path, session)
+
+
+def test_a_classifier_survives_saving(train, tmp_path):
+    model = make(3)
+    model.set_normalization(torch.tensor([0.3]), torch.tensor([0.2]))
+    save_classifier(tmp_path / "weights", model)
+    loaded = load_classifier(tmp_path / "weights", torch.device("cpu"))
+    assert loaded.spec == model.spec
+    assert torch.equal(embed_images(loaded, train.images)[1], embed_images(model, train.images)[1])
+
+
+def test_weights_of_another_network_are_refused(tmp_path):
+    save_classifier(tmp_path / "weights", make(0))
+    text = (tmp_path / "weights.json").read_text().replace('"small"', '"oscri"')
+    (tmp_path / "weights.json").write_text(text)
+    with pytest.raises(DataError, match="another network"):
+        load_classifier(tmp_path / "weights", torch.device("cpu"))

@@ -1,0 +1,72 @@
+import csv
+import io
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from pmal.data.samples import ArrayStore, Samples
+from pmal.mining import mine, select_candidates
+from pmal.reporting.audit import Audit, audit_table, sheet_rows, write_audit
+from pmal.reporting.contact_sheet import CAPTION, MARGIN, SIDE, TITLE, Row, contact_sheet
+
+
+@pytest.fixture
+def audit():
+    labels = np.array([0, 1, 0, 1, 0, 1, 0])
+    pixels = np.zeros((9, 8, 8, 1), np.uint8)
+    pixels[:, 0, 0, 0] = np.arange(9)
+    store = ArrayStore("birds", pixels)
+    samples = Samples(store, np.array([0, 1, 3, 4, 5, 7, 8]), labels, ("=owl/../x", "tit"))
+    log_r = torch.tensor([-0.5, -0.1, -0.2, -3.0, -0.2, -0.2, -2.0], dtype=torch.float64)
+    points = torch.tensor([[0.0], [0.0], [5.0], [1.0], [5.1], [9.0], [2.0]], dtype=torch.float64)
+    found = mine(
+        log_r, points, labels, num_classes=2, per_class=2, ids=samples.ids, class_names=samples.class_names
+    )
+    candidates = select_candidates(log_r, torch.from_numpy(labels), at_least=2)
+    return Audit(samples, log_r, candidates, torch.tensor([0, 1, 0, 0, 0, 1, 1]), found)
+
+
+def test_the_table_has_every_sample_once_most_robust_first(audit):
+    rows = list(csv.DictReader(io.StringIO(audit_table(audit))))
+    assert [(row["class"], row["rank"], row["id"]) for row in rows] == [
+        ("=owl/../x", "0", "3"),
+        ("=owl/../x", "1", "5"),
+        ("=owl/../x", "2", "0"),
+        ("=owl/../x", "3", "8"),
+        ("tit", "0", "1"),
+        ("tit", "1", "7"),
+        ("tit", "2", "4"),
+    ]
+    assert float(rows[0]["r"]) == pytest.approx(np.exp(-0.2), abs=1e-6)
+    assert rows[3]["predicted"] == "tit"
+    assert rows[0]["name"] == "birds[3]"
+    assert [row["id"] for row in rows if row["prototype"] == "0"] == ["3", "1"]
+
+
+def test_a_sheet_shows_prototypes_best_and_worst(audit):
+    prototypes, best, worst = sheet_rows(audit, 0)
+    assert [int(pixels[0, 0, 0]) for pixels, _ in best.pictures] == [3, 5, 0, 8]
+    assert [int(pixels[0, 0, 0]) for pixels, _ in worst.pictures] == [8, 0, 5, 3]
+    assert int(prototypes.pictures[0][0][0, 0, 0]) == 3
+    assert worst.pictures[0][1] == "r 0.14"
+
+
+def test_files_are_written_whatever_a_class_is_called(audit, tmp_path):
+    done = []
+    write_audit(audit, tmp_path / "audit", done.append)
+    names = sorted(f.name for f in (tmp_path / "audit").iterdir())
+    assert names == ["audit.csv", "sheet-000-_owl____x.png", "sheet-001-tit.png"]
+    assert sum(done) == 2
+    with Image.open(tmp_path / "audit" / "sheet-000-_owl____x.png") as image:
+        assert image.format == "PNG"
+
+
+def test_pictures_stand_where_they_should_and_long_titles_are_cut():
+    red = np.full((20, 30, 3), (255, 0, 0), np.uint8)
+    sheet = contact_sheet("a very long name " * 20, [Row("x", [(red, "r 1.00")] * 2), Row("empty", [])])
+    top = MARGIN + TITLE + TITLE
+    assert sheet.getpixel((MARGIN + SIDE // 2, top + SIDE // 2)) == (255, 0, 0)
+    assert sheet.getpixel((sheet.width - 2, sheet.height - 2)) == (255, 255, 255)
+    assert sheet.height == 2 * MARGIN + TITLE + 2 * (TITLE + SIDE + CAPTION + 8)
