@@ -149,8 +149,8 @@ def _row(name: str, k: int, n: int, seconds: float, error: float, cdist_seconds:
     pairs = n * n / seconds
     row = Row(name, k, n, seconds, pairs / 1e9, 4 * k * pairs / 1e12, error, cdist_seconds / seconds)
     print(
-        f"K {k:5d}  {name:12s} {seconds:9.3f} s {row.gpairs_per_second:9.3f} Gpairs/s {row.tflops:8.2f} TFLOP/s"
-        f"  error {error:7.1e}  {row.ratio:6.2f} x torch.cdist",
+        f"K {k:5d}  {name:12s} {seconds:9.3f} s {row.gpairs_per_second:9.3f} Gpairs/s"
+        f" {row.tflops:8.2f} TFLOP/s  error {error:7.1e}  {row.ratio:6.2f} x torch.cdist",
         flush=True,
     )
     return row

@@ -59,12 +59,11 @@ def test_help_needs_neither_torch_nor_sklearn():
 
 
 def test_help_answers_in_half_a_second():
-    times = []
-    for _ in range(5):
-        start = time.perf_counter()
-        assert pmal("--help").returncode == 0
-        times.append(time.perf_counter() - start)
-    assert min(times) < 0.5
+    before = os.times()
+    assert pmal("--help").returncode == 0
+    after = os.times()
+    # Processor time: what a quiet machine takes, however busy this one is.
+    assert after.children_user + after.children_system - before.children_user - before.children_system < 0.5
 
 
 def test_fit_and_evaluate_agree_and_name_the_family(tmp_path, call):
@@ -157,6 +156,10 @@ WRONG_USE = {
     "--set data.image_size=4": "8 or more",
     "--device cuda:77": "--device cpu",
     "--known 3": "at least 2",
+    "--set encoder=resnet18": "expected a section [encoder]",
+    "--set training.batch_size=0": "must be 2 or more",
+    "--set data.source=mnits": "did you mean 'mnist'?",
+    "--family all --known 1,2": "does not go with family",
     "--num-known 11": "choose 2 to 10",
 }
 

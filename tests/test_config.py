@@ -86,3 +86,32 @@ def test_merge_leaves_its_layers_alone():
 @pytest.mark.parametrize("cls", [DataConfig, TrainingConfig])
 def test_every_field_has_a_help_text(cls):
     assert set(field_help(cls)) == set(cls.__dataclass_fields__)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("epochs", 0),
+        ("batch_size", 1),
+        ("learning_rate", 0.0),
+        ("learning_rate", float("nan")),
+        ("momentum", 1.0),
+        ("weight_decay", -1.0),
+        ("label_smoothing", 5.0),
+        ("ema", 2.0),
+        ("warmup_epochs", -1.0),
+        ("step_epochs", 0),
+    ],
+)
+def test_numbers_out_of_range_are_named(name, value):
+    with pytest.raises(UsageError, match=rf"^training\.{name} = .*: must be "):
+        build(RunConfig, {"training": {name: value}})
+    with pytest.raises(UsageError, match=rf"^{name} = .*: must be "):
+        TrainingConfig(**{name: value})
+
+
+def test_a_section_given_as_a_value_is_named():
+    with pytest.raises(UsageError, match=r"encoder = 'resnet18': expected a section \[encoder\]"):
+        build(RunConfig, {"encoder": "resnet18"})
+    with pytest.raises(UsageError, match="expected a list"):
+        build(RunConfig, {"data": {"known": "red"}})

@@ -1,5 +1,6 @@
 """The `pmal` command: a user's mistake is told in one line, with the exit code of its kind."""
 
+import io
 import sys
 
 
@@ -7,6 +8,10 @@ def main() -> None:
     from pmal.cli import app
     from pmal.errors import PmalError
 
+    # A terminal that cannot show a letter gets a question mark, not a traceback.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         app()
     except PmalError as error:

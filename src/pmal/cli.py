@@ -47,12 +47,14 @@ DataRootOption = Annotated[str | None, typer.Option(help=_resources["data_root"]
 DeviceOption = Annotated[str, typer.Option(help=_resources["device"])]
 WorkersOption = Annotated[int, typer.Option(min=0, help=_resources["workers"])]
 MemoryOption = Annotated[float, typer.Option(min=0, help=_resources["memory_limit"])]
+GO_ON = "run the same command again to go on where it stopped"
+AGAIN = "nothing was written"
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
 
 
 @app.command()
 def fit(
-    source: SourceArgument = "sample",
+    source: Annotated[str | None, typer.Argument(metavar="SOURCE", help=_data["source"])] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder. Default: runs/ and the run's name.")] = None,
     method: Annotated[str | None, typer.Option(help=_run["method"])] = None,
     recipe: Annotated[str | None, typer.Option(help=f"{', '.join(list_recipes())}, or a TOML file.")] = None,
@@ -84,22 +86,11 @@ def fit(
     named = {
         "method": method,
         "seed": seed,
-        "data": {
-            "source": _absolute(source),
-            "family": family,
-            "split": split,
-            "known": names,
-            "num_known": num_known,
-        },
+        "data": {"source": source, "family": family, "split": split, "known": names, "num_known": num_known},
         "encoder": {"name": encoder},
         "training": {"epochs": epochs},
     }
-    settings = merge(
-        read_recipe(_recipe(recipe, source)),
-        *(parse_assignment(text) for text in assignments or []),
-        _given(named),
-    )
-    config = build(RunConfig, settings)
+    config = _configure(recipe, named, assignments or [])
     out = out or Path("runs") / _run_name(config)
     session = _start(Resources(device, data_root, workers, memory_limit, checkpoint_seconds), as_json)
 
@@ -121,7 +112,7 @@ def evaluate(
     as_json: JsonOption = False,
 ) -> None:
     """Measure a run again from its weights: ACC, and AUROC, FPR95 and OSCR of every score, with intervals."""
-    session = _start(Resources(device, data_root, workers, memory_limit), as_json)
+    session = _start(Resources(device, data_root, workers, memory_limit), as_json, AGAIN)
 
     from pmal import pipeline
 
@@ -154,12 +145,8 @@ def audit(
 
     run = Path(target)
     if not (run / "config.toml").is_file():
-        named = {
-            "data": {"source": _absolute(target)},
-            "training": {"epochs": epochs},
-            "ensemble": {"size": 2},
-        }
-        config = build(RunConfig, merge(read_recipe(_recipe(recipe, target)), _given(named)))
+        named = {"data": {"source": target}, "training": {"epochs": epochs}, "ensemble": {"size": 2}}
+        config = _configure(recipe, named, [])
         run = Path("runs") / f"audit-{_run_name(config)}"
         pipeline.fit(config, run, session)
     out = out or run / "audit"
@@ -175,7 +162,7 @@ def audit(
 
 @data_app.command("list")
 def data_list(data_root: DataRootOption = None, as_json: JsonOption = False) -> None:
-    """The data sets known by name, what they are looked for as, and which of them are here."""
+    """The data sets known by name, and where they are, or what is looked for under the data root."""
     from pmal.data.sources.registry import find_source, list_sources
 
     rows = [(info, find_source(info.name, data_root)) for info in list_sources()]
@@ -192,7 +179,7 @@ def data_list(data_root: DataRootOption = None, as_json: JsonOption = False) -> 
 @data_app.command("check")
 def data_check(source: SourceArgument, data_root: DataRootOption = None, as_json: JsonOption = False) -> None:
     """Read every image of SOURCE: counts, sizes, unreadable files, equal images in different classes."""
-    session = _start(Resources(data_root=data_root), as_json)
+    session = _start(Resources(data_root=data_root), as_json, AGAIN)
 
     from pmal.data.check import check_source, describe_check
     from pmal.data.sources.registry import open_source
@@ -209,7 +196,7 @@ def data_convert(
     force: Annotated[bool, typer.Option(help="Replace OUT.parquet where it exists.")] = False,
 ) -> None:
     """Write SOURCE as one Parquet file in Hugging Face's image layout. Encoded images keep their bytes."""
-    _start(Resources(data_root=data_root), quiet=True)
+    _start(Resources(data_root=data_root), True, AGAIN)
 
     from pmal.data.sources.parquet import write_parquet
     from pmal.data.sources.registry import open_source
@@ -220,6 +207,10 @@ def data_convert(
         raise UsageError(f"{out} exists: choose another name, or pass --force")
     opened = open_source(source, data_root)
     parts = {"train": opened.train} | ({"test": opened.test} if opened.test is not None else {})
+    if opened.foreign is not None:
+        typer.echo(
+            f"warning: the unknown images of {source} belong to another set and are left out", err=True
+        )
     write_parquet(out, parts)
     print(f"{out}: " + ", ".join(f"{len(part):,} {name} images" for name, part in parts.items()))
 
@@ -247,34 +238,49 @@ def data_splits(
         typer.echo(f"warning: {defect} (family {family})", err=True)
 
 
+def _configure(recipe: str | None, named: dict[str, Any], assignments: list[str]) -> RunConfig:
+    """Defaults, then the recipe, then `--set`, then the options by name."""
+    given = merge(*(parse_assignment(text) for text in assignments), _given(named))
+    if recipe is None:
+        recipe = "sample" if _source(given) == "sample" else "standard"
+    settings = merge(read_recipe(recipe), given)
+    return build(RunConfig, merge(settings, {"data": {"source": _absolute(_source(settings))}}))
+
+
+def _source(settings: dict[str, Any]) -> str:
+    data = settings.get("data", {})
+    return str(data.get("source", "sample")) if isinstance(data, dict) else "sample"
+
+
 def _given(settings: dict[str, Any]) -> dict[str, Any]:
     """Only what the user gave: None means the recipe or the default decides."""
     nested = {k: _given(v) if isinstance(v, dict) else v for k, v in settings.items()}
-    return {k: v for k, v in nested.items() if v is not None}
-
-
-def _recipe(given: str | None, source: str) -> str:
-    return given or ("sample" if source == "sample" else "standard")
+    return {k: v for k, v in nested.items() if v is not None and v != {}}
 
 
 def _absolute(source: str) -> str:
     """A path that stays right when the run is evaluated from another folder; names stay names."""
     from pmal.data.sources.registry import is_named
 
+    try:
+        source.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{source!r}: the path is not valid UTF-8: rename the folder") from None
     return source if is_named(source) or not Path(source).exists() else os.path.abspath(source)
 
 
 def _run_name(config: RunConfig) -> str:
     words = [Path(config.data.source).name, config.method, config.data.family, str(config.data.split)]
-    return "-".join([*words, config.encoder.name, f"seed{config.seed}"]).replace("/", "-")
+    name = "-".join([*words, config.encoder.name, f"seed{config.seed}"]).replace("/", "-")
+    return "".join(letter if letter.isprintable() else "_" for letter in name)
 
 
-def _start(resources: Resources, quiet: bool) -> "Session":
+def _start(resources: Resources, quiet: bool, advice: str = GO_ON) -> "Session":
     from pmal._runtime.progress import choose_display
     from pmal._runtime.session import open_session
     from pmal._runtime.signals import raise_on_signals
 
-    raise_on_signals()
+    raise_on_signals(advice)
     return open_session(resources, choose_display(quiet))
 
 

@@ -9,6 +9,7 @@ import dataclasses
 import inspect
 import itertools
 import json
+import math
 import textwrap
 import tomllib
 import types
@@ -17,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pmal.errors import UsageError, unknown_name
 
@@ -25,20 +26,51 @@ Config = TypeVar("Config")
 
 
 @dataclass(frozen=True)
-class DataConfig:
+class Within:
+    """The values that a number may have: from `low` (not equal to it if `above`) to below `end`."""
+
+    low: float
+    end: float = math.inf
+    above: bool = False
+
+    def allows(self, value: float) -> bool:
+        # Written so that NaN is never allowed.
+        return (value > self.low if self.above else value >= self.low) and value < self.end
+
+    def __str__(self) -> str:
+        start = f"above {self.low:g}" if self.above else f"{self.low:g} or more"
+        return start if self.end == math.inf else f"{start}, below {self.end:g}"
+
+
+Count = Annotated[int, Within(1)]
+Share = Annotated[float, Within(0, 1)]
+
+
+class Checked:
+    """A config whose numbers lie within what their annotations allow, however it was made."""
+
+    def __post_init__(self) -> None:
+        for name, hint in typing.get_type_hints(type(self), include_extras=True).items():
+            for allowed in getattr(hint, "__metadata__", ()):
+                if not allowed.allows(getattr(self, name)):
+                    raise UsageError(f"{name} = {getattr(self, name)!r}: must be {allowed}")
+
+
+@dataclass(frozen=True)
+class DataConfig(Checked):
     """Which samples are learned, and how they are shown to the network."""
 
     source: str = "sample"
     """A data set's name, a folder of class folders, a Parquet file or folder, or an .npz file."""
     family: str = "auto"
     """Family of splits: neal, arpl, paper, random, named, all. Auto: arpl where it exists, else all."""
-    split: int = 0
+    split: Annotated[int, Within(0)] = 0
     """Index of the split in its family; for family random, the seed of the draw."""
     known: tuple[str, ...] = ()
     """Names of the known classes (family named)."""
-    num_known: int = 0
+    num_known: Annotated[int, Within(0)] = 0
     """How many classes are known (family random). 0: six tenths of them."""
-    image_size: int = 0
+    image_size: Annotated[int, Within(0)] = 0
     """Side of the square images in pixels. 0: the images' own size, or 64 where they differ."""
     augmentation: str = "standard"
     """none, standard (crop and flip) or strong (affine, color and cutout on top)."""
@@ -63,7 +95,7 @@ class Resources:
 
 
 @dataclass(frozen=True)
-class EncoderConfig:
+class EncoderConfig(Checked):
     """The network from image to embedding."""
 
     name: str = "oscri"
@@ -75,50 +107,50 @@ class EncoderConfig:
 
 
 @dataclass(frozen=True)
-class TrainingConfig:
+class TrainingConfig(Checked):
     """How a network is trained."""
 
-    epochs: int = 100
+    epochs: Count = 100
     """Passes over the training set."""
-    batch_size: int = 128
+    batch_size: Annotated[int, Within(2)] = 128
     """Images per step."""
     optimizer: str = "sgd"
     """sgd (Nesterov) or adam."""
-    learning_rate: float = 0.1
+    learning_rate: Annotated[float, Within(0, above=True)] = 0.1
     """Peak learning rate."""
-    momentum: float = 0.9
+    momentum: Share = 0.9
     """Momentum of SGD; first beta of Adam."""
-    weight_decay: float = 5e-4
+    weight_decay: Annotated[float, Within(0)] = 5e-4
     """L2 penalty on all weights."""
     schedule: str = "cosine"
     """cosine (to zero), or steps (times 0.1 every `step_epochs`)."""
-    warmup_epochs: float = 5.0
-    """Epochs of linear warm-up of the learning rate."""
-    step_epochs: int = 120
+    warmup_epochs: Annotated[float, Within(0)] = 5.0
+    """Epochs of linear warm-up of the learning rate; at most a fifth of the training."""
+    step_epochs: Count = 120
     """Epochs between two drops of the schedule steps."""
-    label_smoothing: float = 0.0
+    label_smoothing: Share = 0.0
     """Share of the target probability spread over all classes."""
-    ema: float = 0.0
+    ema: Share = 0.0
     """Decay of an exponential moving average of the weights, used for everything after training. 0: off."""
     precision: str = "auto"
     """float32, bfloat16 (mixed), or auto: bfloat16 where the GPU has it."""
 
 
 @dataclass(frozen=True)
-class EnsembleConfig:
+class EnsembleConfig(Checked):
     """The independently seeded classifiers."""
 
-    size: int = 1
+    size: Count = 1
     """How many classifiers are trained."""
 
 
 @dataclass(frozen=True)
-class RunConfig:
+class RunConfig(Checked):
     """Everything that decides the result of a run."""
 
     method: str = "softmax"
     """The open-set method."""
-    seed: int = 0
+    seed: Annotated[int, Within(0)] = 0
     """Every random stream of the run comes from this number."""
     data: DataConfig = field(default_factory=DataConfig)
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
@@ -143,6 +175,8 @@ def read_recipe(name: str) -> dict[str, Any]:
             text = Path(name).read_text(encoding="utf-8")
         except OSError as error:
             raise UsageError(f"recipe {name}: {error.strerror}") from None
+        except ValueError:
+            raise UsageError(f"recipe {name}: not text in UTF-8") from None
     else:
         raise unknown_name("recipe", name, [*list_recipes(), "or a path ending in .toml"])
     return parse_toml(text, name)
@@ -198,7 +232,10 @@ def build(cls: type[Config], settings: Mapping[str, Any], where: str = "") -> Co
         if name not in hints:
             raise unknown_name("setting", f"{where}{name}", [f"{where}{valid}" for valid in hints])
     values = {name: _convert(hints[name], value, f"{where}{name}") for name, value in settings.items()}
-    return cls(**values)
+    try:
+        return cls(**values)
+    except UsageError as error:
+        raise UsageError(f"{where}{error}") from None
 
 
 def to_settings(config: Any) -> dict[str, Any]:
@@ -246,7 +283,9 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
         if not isinstance(value, Mapping):
             raise UsageError(f"{where} = {value!r}: expected a section [{where}]")
         return build(typing.cast(type[Any], hint), value, f"{where}.")
-    if origin is tuple and isinstance(value, list | tuple):
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise UsageError(f'{where} = {value!r}: expected a list such as ["a", "b"]')
         return tuple(_convert(typing.get_args(hint)[0], item, where) for item in value)
     if origin is not None and isinstance(value, Mapping):
         return dict(value)

@@ -33,6 +33,17 @@ class Interrupted(PmalError):
         self.exit_code = 128 + signal_number
 
 
+def did_you_mean(name: str, valid: Iterable[str], cutoff: float = 0.4) -> str:
+    """The nearest valid name as a question that continues a message; empty where none is near.
+
+    >>> did_you_mean("mnits", ["mnist", "svhn"]), did_you_mean("photos", ["mnist", "svhn"])
+    (" did you mean 'mnist'?", '')
+    """
+    lowered = {option.lower(): option for option in valid}
+    near = difflib.get_close_matches(name.lower(), list(lowered), n=1, cutoff=cutoff)
+    return f" did you mean '{lowered[near[0]]}'?" if near else ""
+
+
 def unknown_name(kind: str, name: str, valid: Iterable[str]) -> UsageError:
     """An error for a name that is not among the valid ones, with the nearest valid one as its fix.
 
@@ -40,7 +51,4 @@ def unknown_name(kind: str, name: str, valid: Iterable[str]) -> UsageError:
     "unknown encoder 'oscrl': did you mean 'oscri'? Valid: oscri, small"
     """
     options = list(valid)
-    lowered = {option.lower(): option for option in options}
-    near = difflib.get_close_matches(name.lower(), list(lowered), n=1, cutoff=0.4)
-    hint = f" did you mean '{lowered[near[0]]}'?" if near else ""
-    return UsageError(f"unknown {kind} '{name}':{hint} Valid: {', '.join(options)}")
+    return UsageError(f"unknown {kind} '{name}':{did_you_mean(name, options)} Valid: {', '.join(options)}")

@@ -7,7 +7,7 @@
     rejection   a score of how unknown an image looks
     reporting   how well known classes are told apart and unknown ones rejected
 
-Every stage leaves its result in the run's folder; a stage that is done is loaded, not repeated.
+What takes long leaves its result in the run's folder; a training that is done is loaded, not repeated.
 """
 
 import math
@@ -18,13 +18,14 @@ import torch
 
 from pmal._runtime.files import write_json
 from pmal._runtime.manifest import describe_environment
-from pmal._runtime.runs import open_run, read_settings
+from pmal._runtime.runs import open_run, read_config
 from pmal._runtime.session import Session, open_session
-from pmal.config import RunConfig, build, to_settings
+from pmal.config import RunConfig
 from pmal.data.parts import Part, image_shape, open_part
+from pmal.data.sources.folder import printable
 from pmal.data.sources.registry import open_source
 from pmal.data.task import Task, choose_split, make_task
-from pmal.ensemble.classifier import Classifier, ClassifierSpec, load_classifier
+from pmal.ensemble.classifier import Classifier, ClassifierSpec
 from pmal.ensemble.classifiers import load_classifiers, rehearse, train_classifiers
 from pmal.ensemble.embeddings import embed_images, embed_training_set
 from pmal.ensemble.training import TrainingSet
@@ -47,7 +48,7 @@ def fit(config: RunConfig, out: Path, session: Session | None = None) -> dict[st
     spec = ClassifierSpec(config.encoder, task.class_names, *shape)
     rehearse(spec, config)
 
-    with open_run(out, to_settings(config)) as run:
+    with open_run(out, config) as run:
         session = session.logging_to(run.log)
         train = open_part("train", task.train, shape, session)
         test, unknown = open_test_parts(task, shape, session)
@@ -71,10 +72,10 @@ def fit(config: RunConfig, out: Path, session: Session | None = None) -> dict[st
 def evaluate(run: Path, session: Session | None = None) -> dict[str, Any]:
     """The metrics of a finished run, computed anew from its weights and the test images."""
     session = session or open_session()
-    config = build(RunConfig, read_settings(run))
-    classifier = load_classifier(run / "classifiers" / "0" / "weights", session.device)
-    shape = (classifier.spec.image_size, classifier.spec.channels)
+    config = read_config(run)
     task = open_task(config, session)
+    [classifier, *_] = load_classifiers(run / "classifiers", task.class_names, session)
+    shape = (classifier.spec.image_size, classifier.spec.channels)
     test, unknown = open_test_parts(task, shape, session)
     return measure(classifier, test, unknown, describe(config, task))
 
@@ -82,15 +83,15 @@ def evaluate(run: Path, session: Session | None = None) -> dict[str, Any]:
 def audit(run: Path, out: Path, session: Session | None = None, *, per_class: int = 10) -> Audit:
     """Rank every training image of a run by robustness; a table and contact sheets go to the folder `out`."""
     session = session or open_session()
-    config = build(RunConfig, read_settings(run))
-    classifiers = load_classifiers(run / "classifiers", session.device)
+    config = read_config(run)
+    task = open_task(config, session)
+    classifiers = load_classifiers(run / "classifiers", task.class_names, session)
     if len(classifiers) < 2:
         fix = "fit one with --set ensemble.size=2"
         raise UsageError(
             f"{run}: robustness compares 2 classifiers, and this run has {len(classifiers)}: {fix}"
         )
     spec = classifiers[0].spec
-    task = open_task(config, session)
     train = open_part("train", task.train, (spec.image_size, spec.channels), session)
     embedded = embed_training_set(classifiers, train, run / "embeddings", session)
 
@@ -140,13 +141,14 @@ def measure(
 
 
 def describe(config: RunConfig, task: Task) -> dict[str, Any]:
-    """What stands beside every figure of the run."""
+    """What stands beside every figure of the run. Of several classifiers, the first is measured."""
     return {
-        "source": Path(config.data.source).name,
+        "source": printable(Path(config.data.source).name),
         "split": task.split.label,
         "known_classes": len(task.class_names),
         "unknown_classes": 0 if task.unknown is None else len(set(task.unknown.labels.tolist())),
         "method": config.method,
+        "classifiers": config.ensemble.size,
         "encoder": config.encoder.name,
         "epochs": config.training.epochs,
         "augmentation": config.data.augmentation,

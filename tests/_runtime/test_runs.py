@@ -3,21 +3,22 @@ import json
 import pytest
 
 from pmal._runtime.files import sha256
-from pmal._runtime.runs import open_run, read_settings
+from pmal._runtime.runs import open_run, read_config
+from pmal.config import RunConfig, TrainingConfig
 from pmal.errors import DataError, UsageError
 
-SETTINGS = {"seed": 0, "training": {"epochs": 3}}
+SETTINGS = RunConfig(training=TrainingConfig(epochs=3))
 
 
 def test_settings_are_kept_and_must_stay(tmp_path):
     with open_run(tmp_path / "run", SETTINGS):
         pass
-    assert read_settings(tmp_path / "run") == SETTINGS
+    assert read_config(tmp_path / "run") == SETTINGS
     with open_run(tmp_path / "run", SETTINGS):
         pass
     with (
         pytest.raises(UsageError, match=r"was started with training.epochs = 3, not 5: choose another --out"),
-        open_run(tmp_path / "run", {"seed": 0, "training": {"epochs": 5}}),
+        open_run(tmp_path / "run", RunConfig(training=TrainingConfig(epochs=5))),
     ):
         pass
 
@@ -49,4 +50,29 @@ def test_the_manifest_holds_checksums(tmp_path):
 
 def test_not_a_run(tmp_path):
     with pytest.raises(DataError, match="not a run folder"):
-        read_settings(tmp_path)
+        read_config(tmp_path)
+
+
+def test_a_run_of_an_older_version_is_taken_up_when_a_setting_is_new(tmp_path):
+    with open_run(tmp_path, SETTINGS):
+        pass
+    text = (tmp_path / "config.toml").read_text()
+    assert "ema = 0.0\n" in text
+    (tmp_path / "config.toml").write_text(text.replace("ema = 0.0\n", ""))
+    with open_run(tmp_path, SETTINGS):
+        pass
+
+
+def test_what_a_killed_process_left_half_written_is_removed(tmp_path):
+    with open_run(tmp_path, SETTINGS):
+        pass
+    (tmp_path / "classifiers").mkdir()
+    (tmp_path / "classifiers" / ".weights.safetensors.0a1b2c3d.tmp").touch()
+    with open_run(tmp_path, SETTINGS):
+        assert not list((tmp_path / "classifiers").iterdir())
+
+
+def test_settings_that_are_not_text_are_not_a_run(tmp_path):
+    (tmp_path / "config.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(DataError, match="not a run folder"):
+        read_config(tmp_path)

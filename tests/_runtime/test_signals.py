@@ -41,3 +41,12 @@ def test_outside_the_main_thread_nothing_is_caught():
     thread.start()
     thread.join()
     assert not failures
+
+
+def test_a_signal_that_nobody_looked_at_is_not_lost():
+    def ignore_the_request():
+        with deferred_signals():
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        ignore_the_request()

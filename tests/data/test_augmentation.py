@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-import pmal.data.augmentation as augmentation
 from pmal.data.augmentation import (
     POLICIES,
     augment,
@@ -292,11 +291,10 @@ def test_unknown_policy_names_the_nearest() -> None:
         augment(images, "stong", mean, std, flip=True)
 
 
-@pytest.mark.parametrize("chunk_values", [1, 5000, 2**24])
-def test_channel_statistics_against_numpy(monkeypatch: pytest.MonkeyPatch, chunk_values: int) -> None:
-    monkeypatch.setattr(augmentation, "_CHUNK_VALUES", chunk_values)
+@pytest.mark.parametrize("batch_size", [1, 10, 33])
+def test_channel_statistics_against_numpy(batch_size: int) -> None:
     images = random_images(33, 3, 11) // torch.tensor([1, 2, 9], dtype=torch.uint8)[:, None, None]
-    mean, std = channel_statistics(images)
+    mean, std = channel_statistics(torch.split(images, batch_size))
     pixels = images.numpy().astype(np.float64) / 255
     assert mean.dtype == std.dtype == torch.float32
     np.testing.assert_allclose(mean.numpy(), pixels.mean((0, 2, 3)), rtol=1e-7)
@@ -306,7 +304,7 @@ def test_channel_statistics_against_numpy(monkeypatch: pytest.MonkeyPatch, chunk
 def test_channel_statistics_of_a_constant_and_a_nearly_constant_channel() -> None:
     images = torch.full((50, 2, 100, 100), 251, dtype=torch.uint8)
     images[7, 1, 3, 3] = 250
-    mean, std = channel_statistics(images)
+    mean, std = channel_statistics([images])
     pixels = 500_000
     assert mean.tolist() == pytest.approx([251 / 255, (251 - 1 / pixels) / 255], rel=1e-7)
     assert std.tolist() == pytest.approx([1.0, math.sqrt(1 / pixels - 1 / pixels**2) / 255], rel=1e-6)
@@ -314,11 +312,11 @@ def test_channel_statistics_of_a_constant_and_a_nearly_constant_channel() -> Non
 
 def test_normalized_training_images_have_mean_0_and_deviation_1() -> None:
     images = random_images(64)
-    x = augment(images, "none", *channel_statistics(images), flip=False)
+    x = augment(images, "none", *channel_statistics([images]), flip=False)
     torch.testing.assert_close(x.mean((0, 2, 3)), torch.zeros(3), rtol=0, atol=1e-5)
     torch.testing.assert_close(x.std((0, 2, 3), correction=0), torch.ones(3), rtol=0, atol=1e-5)
 
 
 def test_channel_statistics_of_nothing_is_an_error() -> None:
     with pytest.raises(DataError, match="training part is empty"):
-        channel_statistics(torch.empty(0, 3, 8, 8, dtype=torch.uint8))
+        channel_statistics([])

@@ -286,9 +286,7 @@ def test_streaming_in_spawned_workers_gives_the_loaded_images(odd_folder: Path, 
     both = [verify_images(samples)[0] for samples in (folder, open_parquet(tmp_path / "x.parquet").train)]
     dataset = ConcatDataset([SampleDataset(readable, SIZE, 3) for readable in both])
     loader = DataLoader(dataset, batch_size=16, num_workers=1, multiprocessing_context="spawn")
-    images, positions = map(torch.cat, zip(*loader, strict=True))
-    assert torch.equal(images, torch.cat([loaded.images, loaded.images]))
-    assert positions.tolist() == 2 * list(range(len(loaded.images)))
+    assert torch.equal(torch.cat(list(loader)), torch.cat([loaded.images, loaded.images]))
 
 
 def test_an_image_that_breaks_later_is_named(tmp_path: Path) -> None:
@@ -297,6 +295,6 @@ def test_an_image_that_breaks_later_is_named(tmp_path: Path) -> None:
         (tmp_path / name / "1.png").write_bytes(encode_png(np.zeros((4, 4, 1), np.uint8)))
     dataset = SampleDataset(open_folder(tmp_path).train, SIZE, 3)
     os.truncate(tmp_path / "b" / "1.png", 0)
-    assert dataset[0][0].shape == (3, SIZE, SIZE)
+    assert dataset[0].shape == (3, SIZE, SIZE)
     with pytest.raises(DataError, match=r"b/1\.png: empty file; it was readable when the run began"):
         dataset[1]

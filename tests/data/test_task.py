@@ -93,3 +93,18 @@ def test_one_class_is_not_enough():
     source = Source("one", samples([0] * 20, names=("only",)))
     with pytest.raises(DataError, match="at least 2"):
         make_task(source, choose_split(source, DataConfig()), DataConfig())
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"family": "all", "known": ("a", "b")},
+        {"family": "named", "known": ("a", "b"), "num_known": 3},
+        {"family": "all", "num_known": 3},
+        {"known": ("a", "b"), "split": 3},
+        {"split": 3},
+    ],
+)
+def test_settings_that_a_family_would_ignore_are_refused(own, settings):
+    with pytest.raises(UsageError, match="does not go with family"):
+        choose_split(own, DataConfig(**settings))

@@ -11,6 +11,7 @@ from pmal.ensemble.classifier import Classifier, ClassifierSpec, load_classifier
 from pmal.ensemble.embeddings import embed_images, embed_training_set
 from pmal.errors import DataError
 
+CPU = torch.device("cpu")
 SPEC = ClassifierSpec(EncoderConfig("small"), ("a", "b", "c"), image_size=8, channels=1)
 
 
@@ -61,15 +62,19 @@ def test_spaces_of_other_images_are_refused(train, session, tmp_path):
 def test_a_classifier_survives_saving(train, tmp_path):
     model = make(3)
     model.set_normalization(torch.tensor([0.3]), torch.tensor([0.2]))
-    save_classifier(tmp_path / "weights", model)
-    loaded = load_classifier(tmp_path / "weights", torch.device("cpu"))
+    save_classifier(tmp_path / "weights", model, "digest")
+    loaded = load_classifier(tmp_path / "weights", CPU, SPEC.class_names, "digest")
     assert loaded.spec == model.spec
     assert torch.equal(embed_images(loaded, train.images)[1], embed_images(model, train.images)[1])
 
 
 def test_weights_of_another_network_are_refused(tmp_path):
-    save_classifier(tmp_path / "weights", make(0))
+    save_classifier(tmp_path / "weights", make(0), "digest")
+    with pytest.raises(DataError, match="other classes or images"):
+        load_classifier(tmp_path / "weights", CPU, ("a", "b", "d"))
+    with pytest.raises(DataError, match="other classes or images"):
+        load_classifier(tmp_path / "weights", CPU, SPEC.class_names, "another digest")
     text = (tmp_path / "weights.json").read_text().replace('"small"', '"oscri"')
     (tmp_path / "weights.json").write_text(text)
     with pytest.raises(DataError, match="another network"):
-        load_classifier(tmp_path / "weights", torch.device("cpu"))
+        load_classifier(tmp_path / "weights", CPU, SPEC.class_names)

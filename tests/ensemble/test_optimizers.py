@@ -48,14 +48,22 @@ def test_sgd_is_nesterov_with_l2():
 
 def test_average_is_the_exponential_mean_of_weights_and_statistics():
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
-    average = WeightAverage(model, decay=0.75)
-    expected = model[0].weight.detach().clone()
-    for value in (1.0, 5.0):
+    average = WeightAverage(model, decay=0.2)
+    expected, mean = model[0].weight.detach().clone(), 0.0
+    for decay, value in ((2 / 11, 1.0), (0.2, 5.0)):  # (1 + t) / (10 + t) first, then the decay asked for
         with torch.no_grad():
             model[0].weight.fill_(value)
             model[1].running_mean.fill_(value)
         average.update()
-        expected = 0.75 * expected + 0.25 * value
+        expected = decay * expected + (1 - decay) * value
+        mean = decay * mean + (1 - decay) * value
     average.copy_to_model()
     torch.testing.assert_close(model[0].weight.detach(), expected)
-    torch.testing.assert_close(model[1].running_mean, torch.full((2,), 0.25 * 0.75 * 1.0 + 0.25 * 5.0))
+    torch.testing.assert_close(model[1].running_mean, torch.full((2,), mean))
+
+
+def test_a_short_training_is_not_all_warm_up():
+    config = TrainingConfig(epochs=3, learning_rate=0.1, warmup_epochs=5)
+    rates = [learning_rate(step, 10, config) for step in range(30)]
+    assert rates.index(max(rates)) == 5
+    assert rates[-1] < 0.01

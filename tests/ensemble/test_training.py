@@ -207,6 +207,28 @@ def test_a_checkpoint_of_another_training_is_refused(data, tmp_path):
         run(data, tmp_path, dataclasses.replace(CONFIG, epochs=5))
 
 
+def test_a_checkpoint_of_other_data_is_refused(data, tmp_path):
+    with pytest.raises(Killed):
+        run(data, tmp_path, before_step=die_at(3), checkpoint_seconds=0)
+    other = TrainingSet(data.images, 1 - data.labels, data.ids)
+    with pytest.raises(DataError, match="belongs to other training data"):
+        run(other, tmp_path)
+
+
+def test_an_epoch_that_ends_with_the_checkpoint_is_logged_once_and_right(data, tmp_path):
+    whole, log = [], []
+    run(data, tmp_path / "whole", log=whole)
+
+    def hook(step):
+        if step == 7:  # the last step of the second epoch
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Interrupted):
+        run(data, tmp_path / "stopped", before_step=hook, log=log)
+    run(data, tmp_path / "stopped", log=log)
+    assert [(e["epoch"], e["loss"]) for e in log if "epoch" in e] == [(e["epoch"], e["loss"]) for e in whole]
+
+
 def test_finish_leaves_nothing(data, tmp_path):
     run(data, tmp_path, checkpoint_seconds=0)
     assert json.loads((tmp_path / "checkpoint.json").read_text())["about"]["step"] == 16

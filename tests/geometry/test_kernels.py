@@ -84,7 +84,7 @@ def test_the_tile_of_the_torch_kernel_does_not_matter(monkeypatch, tile):
     a, b = points(9, 90, 5), points(10, 90, 2)
     rows, ones = torch.arange(90), torch.ones(90, dtype=torch.float64)
     expected = torch_kernel.pair_sums(a, b, fast=False, advance=None).gap
-    monkeypatch.setattr(torch_kernel, "TILE_NUMBERS", tile)
+    monkeypatch.setitem(torch_kernel.TILE_NUMBERS, "cpu", tile)
     torch.testing.assert_close(
         torch_kernel.pair_sums(a, b, fast=False, advance=None).gap, expected, rtol=1e-9, atol=0
     )

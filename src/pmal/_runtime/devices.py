@@ -39,6 +39,19 @@ def autocast(device: torch.device, precision: str) -> contextlib.AbstractContext
     return torch.autocast(device.type, dtype=torch.bfloat16)
 
 
+def convolutions(
+    *, benchmark: bool | None = None, tf32: bool | None = None
+) -> contextlib.AbstractContextManager[object]:
+    """How cuDNN convolves inside the block; what is not named stays as the caller has it."""
+    now = torch.backends.cudnn
+    return now.flags(
+        enabled=now.enabled,
+        benchmark=now.benchmark if benchmark is None else benchmark,
+        deterministic=now.deterministic,
+        allow_tf32=now.allow_tf32 if tf32 is None else tf32,
+    )
+
+
 def describe_hardware(device: torch.device) -> dict[str, str | int]:
     """For the manifest: what a figure was measured on."""
     about: dict[str, str | int] = {

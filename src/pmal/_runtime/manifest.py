@@ -32,6 +32,8 @@ def code_revision() -> str | None:
     """
     folder = Path(pmal.__file__).parent
     try:
+        # Inside an ignored folder of another repository, its revision would say nothing of this code.
+        _git(folder, "ls-files", "--error-unmatch", "__init__.py")
         revision = _git(folder, "rev-parse", "HEAD")
         changed = _git(folder, "status", "--porcelain", "--", ".")
     except (OSError, subprocess.SubprocessError):

@@ -13,7 +13,11 @@ Advance = Callable[[int], None]
 class Display(Protocol):
     """What long work tells a person."""
 
-    def stage(self, name: str, total: int, unit: str) -> contextlib.AbstractContextManager[Advance]: ...
+    def stage(
+        self, name: str, total: int, unit: str, done: int = 0
+    ) -> contextlib.AbstractContextManager[Advance]:
+        """A part of the work; `done` of its total lies behind it already."""
+        ...
 
     def say(self, text: str) -> None: ...
 
@@ -22,7 +26,7 @@ class Silent:
     """For library calls: nothing is printed."""
 
     @contextlib.contextmanager
-    def stage(self, name: str, total: int, unit: str) -> Iterator[Advance]:
+    def stage(self, name: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:
         yield lambda n: None
 
     def say(self, text: str) -> None:
@@ -36,24 +40,23 @@ class Lines:
         self.every = every
 
     @contextlib.contextmanager
-    def stage(self, name: str, total: int, unit: str) -> Iterator[Advance]:
+    def stage(self, name: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:
         start = last = time.monotonic()
-        done = 0
+        new = 0
 
         def advance(n: int) -> None:
-            nonlocal done, last
-            done += n
+            nonlocal new, last
+            new += n
             now = time.monotonic()
             if now - last >= self.every:
                 last = now
-                self.say(f"{name}: {done:,} of {total:,} {unit}, {done / (now - start):,.0f} {unit}/s")
+                self.say(f"{name}: {done + new:,} of {total:,} {unit}, {new / (now - start):,.0f} {unit}/s")
 
         yield advance
         seconds = time.monotonic() - start
-        if done:
-            self.say(
-                f"{name}: {done:,} {unit} in {seconds:.1f} s ({done / max(seconds, 1e-9):,.0f} {unit}/s)"
-            )
+        if new:
+            speed = new / max(seconds, 1e-9)
+            self.say(f"{name}: {new:,} {unit} in {seconds:.1f} s ({speed:,.0f} {unit}/s)")
 
     def say(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
@@ -68,7 +71,7 @@ class Bars:
         self.console = Console(stderr=True)
 
     @contextlib.contextmanager
-    def stage(self, name: str, total: int, unit: str) -> Iterator[Advance]:
+    def stage(self, name: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
         columns = (
@@ -80,7 +83,7 @@ class Bars:
             TimeRemainingColumn(),
         )
         with Progress(*columns, console=self.console) as progress:
-            task = progress.add_task(name, total=total, speed="")
+            task = progress.add_task(name, total=total, completed=done, speed="")
 
             def advance(n: int) -> None:
                 speed = progress.tasks[0].speed

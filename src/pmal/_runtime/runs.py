@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pmal._runtime.files import append_line, make_folder, sha256, write_json, write_text
-from pmal.config import parse_toml, to_toml
+from pmal.config import RunConfig, build, parse_toml, to_settings, to_toml
 from pmal.errors import DataError, UsageError
 
 CONFIG = "config.toml"
@@ -32,32 +32,34 @@ class RunFolder:
 
 
 @contextlib.contextmanager
-def open_run(path: Path, settings: Mapping[str, Any]) -> Iterator[RunFolder]:
+def open_run(path: Path, config: RunConfig) -> Iterator[RunFolder]:
     """Make the folder, or take up the run in it, which must have the same settings."""
     make_folder(path)
-    _check_settings(path, settings)
+    if not (path / CONFIG).exists() and any(not entry.name.startswith(".") for entry in path.iterdir()):
+        raise UsageError(f"{path} is not empty and holds no run: choose another --out")
     with _only_writer(path):
-        if not (path / CONFIG).exists():
-            write_text(path / CONFIG, to_toml(settings))
+        if (path / CONFIG).exists():
+            _check_settings(path, config)
+        else:
+            write_text(path / CONFIG, to_toml(to_settings(config)))
+        for left_by_a_killed_process in path.rglob(".*.tmp"):
+            left_by_a_killed_process.unlink()
         yield RunFolder(path)
 
 
-def read_settings(path: Path) -> dict[str, Any]:
+def read_config(path: Path) -> RunConfig:
     """The settings of a run that exists."""
     try:
         text = (path / CONFIG).read_text(encoding="utf-8")
-    except OSError:
-        raise DataError(f"{path}: not a run folder (no {CONFIG} in it)") from None
-    return parse_toml(text, str(path / CONFIG))
+    except (OSError, ValueError):
+        raise DataError(f"{path}: not a run folder (no readable {CONFIG} in it)") from None
+    return build(RunConfig, parse_toml(text, str(path / CONFIG)))
 
 
-def _check_settings(path: Path, settings: Mapping[str, Any]) -> None:
-    if (path / CONFIG).exists():
-        for name, old, new in _differences(read_settings(path), settings):
-            fix = "choose another --out or delete the folder"
-            raise UsageError(f"{path} was started with {name} = {old!r}, not {new!r}: {fix}")
-    elif any(not entry.name.startswith(".") for entry in path.iterdir()):
-        raise UsageError(f"{path} is not empty and holds no run: choose another --out")
+def _check_settings(path: Path, config: RunConfig) -> None:
+    for name, old, new in _differences(to_settings(read_config(path)), to_settings(config)):
+        fix = "choose another --out or delete the folder"
+        raise UsageError(f"{path} was started with {name} = {old!r}, not {new!r}: {fix}")
 
 
 def _differences(

@@ -18,8 +18,9 @@ class StopRequest:
 
     def check(self, done: str) -> None:
         """Raise `Interrupted` if a signal came; `done` says what is safe on disk."""
-        if self.signal_number is not None:
-            raise Interrupted(self.signal_number, f"interrupted: {done}; run the same command again to go on")
+        number, self.signal_number = self.signal_number, None
+        if number is not None:
+            raise Interrupted(number, f"interrupted: {done}; run the same command again to go on")
 
 
 @contextlib.contextmanager
@@ -35,6 +36,7 @@ def deferred_signals() -> Iterator[StopRequest]:
 
     def remember(number: int, frame: FrameType | None) -> None:
         if request.signal_number is not None:
+            request.signal_number = None
             raise Interrupted(number, "interrupted twice: stopped at once; the last checkpoint stays")
         request.signal_number = number
 
@@ -44,16 +46,19 @@ def deferred_signals() -> Iterator[StopRequest]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    if request.signal_number is not None:
+        # It came after the last look at the request: now it acts as it would have without us.
+        signal.raise_signal(request.signal_number)
 
 
-def raise_on_signals() -> None:
+def raise_on_signals(advice: str) -> None:
     """From now on, outside `deferred_signals`, a signal raises `Interrupted` wherever the program is.
 
-    Every file is written atomically, so stopping anywhere is safe.
+    Every file is written atomically, so stopping anywhere is safe. `advice` says how to go on.
     """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        raise Interrupted(number, "interrupted: run the same command again to go on where it stopped")
+        raise Interrupted(number, f"interrupted: {advice}")
 
     for number in STOPPING:
         signal.signal(number, interrupt)

@@ -6,6 +6,7 @@ Legend: B batch, C channels, H height, W width. Geometry is in pixels from the i
 """
 
 import math
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -14,7 +15,6 @@ from torch.nn.functional import grid_sample, pad
 from pmal.errors import DataError, unknown_name
 
 POLICIES = ("none", "standard", "strong")
-_CHUNK_VALUES = 2**24
 
 
 def augment(images_BCHW: Tensor, policy: str, mean_C: Tensor, std_C: Tensor, flip: bool) -> Tensor:
@@ -42,20 +42,22 @@ def normalize(images_BCHW: Tensor, mean_C: Tensor, std_C: Tensor) -> Tensor:
     return _standardize(_unit_range(images_BCHW), mean_C, std_C)
 
 
-def channel_statistics(images_NCHW: Tensor) -> tuple[Tensor, Tensor]:
+def channel_statistics(batches: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
     """Mean and deviation per channel of uint8 pixels scaled to [0, 1]; a constant channel's deviation is 1.
 
     Counting the 256 values is exact, so the result depends on neither the device nor the images' order.
     """
-    if images_NCHW.numel() == 0:
+    counts: list[Tensor] = []
+    for images_BCHW in batches:
+        counts = counts or [torch.zeros(256, dtype=torch.int64, device=images_BCHW.device)] * len(
+            images_BCHW[0]
+        )
+        for channel, before_256 in enumerate(counts):
+            counts[channel] = before_256 + torch.bincount(images_BCHW[:, channel].flatten(), minlength=256)
+    if not counts:
         raise DataError("no images to compute the mean and deviation of: the training part is empty")
-    device = images_NCHW.device
-    counts_C256 = torch.zeros(images_NCHW.shape[1], 256, dtype=torch.int64, device=device)
-    for chunk in torch.split(images_NCHW, max(1, _CHUNK_VALUES // images_NCHW[0].numel())):
-        for channel, counts_256 in enumerate(counts_C256):
-            counts_256 += torch.bincount(chunk[:, channel].flatten(), minlength=256)
-    statistics = [_mean_and_deviation(counts) for counts in counts_C256.tolist()]
-    mean_std_C2 = torch.tensor(statistics, dtype=torch.float32, device=device)
+    statistics = [_mean_and_deviation(counts_256.tolist()) for counts_256 in counts]
+    mean_std_C2 = torch.tensor(statistics, dtype=torch.float32, device=counts[0].device)
     return mean_std_C2[:, 0].contiguous(), mean_std_C2[:, 1].contiguous()
 
 

@@ -1,6 +1,7 @@
 """Batches of uint8 images on the device: from memory where the set fits, else through worker processes."""
 
 import os
+import signal
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
@@ -8,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from pmal.data.loading import SampleDataset
-from pmal.errors import DataError
+from pmal.errors import DataError, PmalError
 
 Plan = Sequence[torch.Tensor]
 """Which positions make up each batch, in order."""
@@ -71,6 +72,7 @@ class StreamedImages:
             num_workers=workers or os.cpu_count() or 1,
             multiprocessing_context="spawn",
             persistent_workers=True,
+            worker_init_fn=_leave_interrupts_to_parent,
             pin_memory=device.type == "cuda",
         )
 
@@ -80,8 +82,21 @@ class StreamedImages:
     def stream(self, plan: Plan) -> Iterator[torch.Tensor]:
         self._plan[:] = [positions.tolist() for positions in plan]
         try:
-            for images, _ in self._loader:
+            for images in self._loader:
                 yield images.to(self.device, non_blocking=True)
         except DataError as error:
             # torch hands a worker's error on with its traceback; the last line is the message itself.
             raise DataError(str(error).strip().splitlines()[-1].partition("DataError: ")[2]) from None
+        except RuntimeError as error:
+            raise worker_died(error) from None
+
+
+def worker_died(error: RuntimeError) -> Exception:
+    """torch's error about a lost worker in our words; any other error as it is."""
+    lost = "DataLoader worker" in str(error)
+    return PmalError("a process that decodes images died: try fewer --workers") if lost else error
+
+
+def _leave_interrupts_to_parent(worker: int) -> None:
+    # Ctrl-C reaches the whole process group; the parent saves first and then ends its workers (by SIGTERM).
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -106,8 +106,8 @@ def check_quarantine(
         )
 
 
-class SampleDataset(Dataset[tuple[torch.Tensor, int]]):
-    """Verified samples, decoded one by one in worker processes: ((C, H, W) uint8, position)."""
+class SampleDataset(Dataset[torch.Tensor]):
+    """Verified samples, decoded one by one in worker processes: (C, H, W) uint8."""
 
     def __init__(self, samples: Samples, size: int, channels: int) -> None:
         self.samples = samples
@@ -117,14 +117,14 @@ class SampleDataset(Dataset[tuple[torch.Tensor, int]]):
     def __len__(self) -> int:
         return len(self.samples)
 
-    def __getitem__(self, position: int) -> tuple[torch.Tensor, int]:
+    def __getitem__(self, position: int) -> torch.Tensor:
         try:
             pixels = self.samples.read(position)
         except BadImage as reason:
             name = self.samples.name(position)
             raise DataError(f"{name}: {reason}; it was readable when the run began") from reason
         fitted = fit_to(pixels, self.size, self.channels).transpose(2, 0, 1)
-        return torch.from_numpy(np.ascontiguousarray(fitted)), position
+        return torch.from_numpy(np.ascontiguousarray(fitted))
 
 
 def _read_all(

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from pmal._runtime.session import Session
@@ -18,9 +19,9 @@ from pmal.data.loading import (
     verify_images,
 )
 from pmal.data.samples import Samples
-from pmal.errors import UsageError
+from pmal.errors import DataError, UsageError
 
-STATISTICS_LIMIT = 10_000
+STATISTICS_LIMIT = 100_000
 SMALLEST_SIDE = 8
 
 
@@ -61,6 +62,11 @@ def open_part(name: str, samples: Samples, shape: tuple[int, int], session: Sess
         else:
             readable, unreadable = verify_images(samples, workers=resources.workers, advance=advance)
     check_quarantine(unreadable, len(samples), name)
+    _check_classes(name, samples, readable)
+    if unreadable:
+        session.display.say(
+            f"{name}: {len(unreadable)} of {len(samples)} images left out, see quarantine.json"
+        )
     images: ImageBatches
     if fits:
         images = ResidentImages(loaded.images, session.device)
@@ -70,9 +76,18 @@ def open_part(name: str, samples: Samples, shape: tuple[int, int], session: Sess
 
 
 def training_statistics(images: ImageBatches) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean and deviation per channel; of a large set, over evenly spaced images."""
-    if isinstance(images, ResidentImages):
-        return channel_statistics(images.images)
+    """Mean and deviation per channel; of more than 100,000 images, over evenly spaced ones."""
     spacing = -(-len(images) // STATISTICS_LIMIT)
     plan = [positions * spacing for positions in sequential_plan(-(-len(images) // spacing), 256)]
-    return channel_statistics(torch.cat([batch.cpu() for batch in images.stream(plan)]))
+    return channel_statistics(images.stream(plan))
+
+
+def _check_classes(name: str, samples: Samples, readable: Samples) -> None:
+    before = np.bincount(samples.labels, minlength=len(samples.class_names))
+    after = np.bincount(readable.labels, minlength=len(samples.class_names))
+    lost = np.flatnonzero((before > 0) & (after == 0))
+    if len(lost):
+        known = samples.class_names[lost[0]]
+        raise DataError(
+            f"{name}: no image of class '{known}' is readable: repair them or leave the class out"
+        )

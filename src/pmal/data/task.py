@@ -41,6 +41,7 @@ def choose_split(source: Source, config: DataConfig) -> Split:
     published = list_families(source.name) if source.name in list_sets() else ()
     family = config.family if config.family != "auto" else _customary_family(published, config)
     names = source.train.class_names
+    _check_choice(family, config)
     if family in published:
         return get_split(source.name, family, config.split)
     if family == "named":
@@ -89,6 +90,16 @@ def _customary_family(published: tuple[str, ...], config: DataConfig) -> str:
     return published[0] if published else "all"
 
 
+def _check_choice(family: str, config: DataConfig) -> None:
+    """Refuse settings that this family would silently ignore."""
+    if config.known and family != "named":
+        raise UsageError(f"--known does not go with family '{family}': leave one of them out")
+    if config.num_known and family != "random":
+        raise UsageError(f"--num-known does not go with family '{family}': leave one of them out")
+    if config.split and family in ("named", "all"):
+        raise UsageError(f"--split {config.split} does not go with family '{family}': it has one split only")
+
+
 def _unknown_part(source: Source, split: Split, test: Samples) -> Samples | None:
     pool = source.foreign if split.foreign else test
     if pool is None:
@@ -113,7 +124,7 @@ def _check(task: Task, source: str) -> None:
     if empty:
         some = ", ".join(f"'{name}'" for name in empty[:5]) + (" ..." if len(empty) > 5 else "")
         raise DataError(
-            f"{source}: no training images of {len(empty)} known classes ({some}): choose another split"
+            f"{source}: no training images of {len(empty)} known classes ({some}): choose other known classes"
         )
     if not len(task.test):
         raise DataError(

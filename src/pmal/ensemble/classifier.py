@@ -1,5 +1,6 @@
 """A network that embeds images and classifies the embedding with one linear layer."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -61,14 +62,23 @@ class Classifier(nn.Module):
         return z_BD, self.head(z_BD)
 
 
-def save_classifier(path: Path, model: Classifier) -> None:
-    save_tensors(path, model.state_dict(), {"classifier": asdict(model.spec)})
+def save_classifier(path: Path, model: Classifier, data: str) -> None:
+    """`data` is the digest of the training set that the weights belong to."""
+    save_tensors(path, model.state_dict(), {"classifier": asdict(model.spec), "data": data})
 
 
-def load_classifier(path: Path, device: torch.device) -> Classifier:
-    """A trained classifier, ready for use."""
+def load_classifier(
+    path: Path, device: torch.device, class_names: Sequence[str], data: str = ""
+) -> Classifier:
+    """A trained classifier, ready for use; refused if trained on other classes (or data, where given)."""
     tensors, about = load_tensors(path)
+    if "classifier" not in about:
+        raise DataError(f"{path}.json: not the weights of a classifier")
     model = Classifier(build(ClassifierSpec, about["classifier"]))
+    if model.spec.class_names != tuple(class_names) or (data and about["data"] != data):
+        raise DataError(
+            f"{path}.json: trained on other classes or images than the data hold now: fit a new run"
+        )
     try:
         model.load_state_dict(tensors)
     except RuntimeError:

@@ -1,5 +1,6 @@
 """U classifiers from U independent random streams of one seed, each in its own folder."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -15,6 +16,7 @@ from pmal.ensemble.classifier import Classifier, ClassifierSpec, load_classifier
 from pmal.ensemble.optimizers import learning_rate, make_optimizer
 from pmal.ensemble.steps import EagerStep, Objective
 from pmal.ensemble.training import TrainingSet, finish, train
+from pmal.errors import DataError
 
 
 def train_classifiers(
@@ -36,17 +38,21 @@ def train_classifiers(
             objective = softmax_objective(model, config, flip)
             name = f"classifier {index}"
             train(name, model, objective, data, config.training, seed=seed, folder=place, session=session)
-            save_classifier(place / "weights", model)
-            finish(place)
-        classifiers.append(load_classifier(place / "weights", session.device))
+            save_classifier(place / "weights", model, data.digest)
+        finish(place)
+        classifiers.append(load_classifier(place / "weights", session.device, spec.class_names, data.digest))
     return classifiers
 
 
-def load_classifiers(folder: Path, device: torch.device) -> list[Classifier]:
+def load_classifiers(folder: Path, class_names: Sequence[str], session: Session) -> list[Classifier]:
     """The trained classifiers of a run, in order."""
     classifiers: list[Classifier] = []
-    while has_tensors(folder / str(len(classifiers)) / "weights"):
-        classifiers.append(load_classifier(folder / str(len(classifiers)) / "weights", device))
+    while has_tensors(path := folder / str(len(classifiers)) / "weights"):
+        classifiers.append(load_classifier(path, session.device, class_names))
+    if not classifiers:
+        raise DataError(
+            f"{folder.parent}: no trained classifier in it yet: run `pmal fit` again to finish it"
+        )
     return classifiers
 
 

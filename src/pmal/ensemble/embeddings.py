@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from pmal._runtime.devices import convolutions
 from pmal._runtime.session import Session
 from pmal._runtime.tensors import has_tensors, load_tensors, save_tensors
 from pmal.data.batches import ImageBatches, sequential_plan
@@ -38,10 +39,11 @@ def embed_images(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """z_ND and logits_NK in float32 on the CPU.
 
-    Full precision on every device: scores are compared by rank, and bfloat16 would make ties of them.
+    Full precision on every device: scores are compared by rank, and fewer bits would make ties of them.
     """
     model.eval()
-    outputs = [model.embed(batch) for batch in images.stream(sequential_plan(len(images), batch_size))]
+    with convolutions(tf32=False):
+        outputs = [model.embed(batch) for batch in images.stream(sequential_plan(len(images), batch_size))]
     z_ND = torch.cat([z for z, _ in outputs]).float().cpu()
     logits_NK = torch.cat([logits for _, logits in outputs]).float().cpu()
     return z_ND, logits_NK

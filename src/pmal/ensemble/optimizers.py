@@ -47,7 +47,8 @@ def learning_rate(step: int, steps_per_epoch: int, config: TrainingConfig) -> fl
     >>> [round(learning_rate(epoch, 1, config), 3) for epoch in range(10)]
     [0.05, 0.1, 0.1, 0.096, 0.085, 0.069, 0.05, 0.031, 0.015, 0.004]
     """
-    total, warmup = config.epochs * steps_per_epoch, round(config.warmup_epochs * steps_per_epoch)
+    total = config.epochs * steps_per_epoch
+    warmup = min(round(config.warmup_epochs * steps_per_epoch), total // 5)
     if step < warmup:
         return config.learning_rate * (step + 1) / warmup
     if config.schedule == "cosine":
@@ -64,10 +65,20 @@ class WeightAverage:
         self.decay = decay
         self._live = [t for t in model.state_dict(keep_vars=True).values() if t.is_floating_point()]
         self.tensors = [t.detach().clone() for t in self._live]
+        self.updates = torch.zeros((), device=self.tensors[0].device)
+
+    @property
+    def state(self) -> list[torch.Tensor]:
+        """All that changes, for checkpoints."""
+        return [self.updates, *self.tensors]
 
     @torch.no_grad()
     def update(self) -> None:
-        torch._foreach_lerp_(self.tensors, [t.detach() for t in self._live], 1 - self.decay)
+        """The decay grows to its value, so that the random first weights are forgotten soon."""
+        self.updates += 1
+        decay = ((1 + self.updates) / (10 + self.updates)).clamp(max=self.decay)
+        torch._foreach_mul_(self.tensors, decay)
+        torch._foreach_add_(self.tensors, torch._foreach_mul([t.detach() for t in self._live], 1 - decay))
 
     @torch.no_grad()
     def copy_to_model(self) -> None:

@@ -54,6 +54,12 @@ class GraphStep:
     def __init__(self, step: EagerStep, model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> None:
         self.images, self.labels = images.clone(), labels.clone()
         restore = _snapshot(model, step, labels.device)
+        try:
+            self.graph, self.loss = self._capture(step)
+        finally:
+            restore()
+
+    def _capture(self, step: EagerStep) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -61,10 +67,10 @@ class GraphStep:
             for _ in range(WARMUP_STEPS):
                 step(self.images, self.labels)
         torch.cuda.current_stream().wait_stream(stream)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self.loss = step(self.images, self.labels)
-        restore()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            loss = step(self.images, self.labels)
+        return graph, loss
 
     def __call__(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         self.images.copy_(images, non_blocking=True)
@@ -78,7 +84,7 @@ def _snapshot(model: nn.Module, step: EagerStep, device: torch.device) -> Callab
 
     def tensors() -> list[torch.Tensor]:
         state = [t for s in step.optimizer.state.values() for t in s.values() if torch.is_tensor(t)]
-        return [*model.state_dict().values(), *state, *(step.average.tensors if step.average else [])]
+        return [*model.state_dict().values(), *state, *(step.average.state if step.average else [])]
 
     before = {tensor.data_ptr(): tensor.clone() for tensor in tensors()}
     generators = random_state(device)

@@ -1,5 +1,7 @@
 """The training loop of every network: resumable at any step, stopped before a bad loss does harm."""
 
+import functools
+import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,12 +12,13 @@ import numpy as np
 import torch
 from torch import nn
 
+from pmal._runtime.devices import convolutions
 from pmal._runtime.seeds import random_state, restore_random_state, seeded, stream
 from pmal._runtime.session import Session
 from pmal._runtime.signals import StopRequest, deferred_signals
 from pmal._runtime.tensors import delete_tensors, has_tensors, load_tensors, save_tensors
 from pmal.config import TrainingConfig
-from pmal.data.batches import ImageBatches, epoch_plan
+from pmal.data.batches import ImageBatches, epoch_plan, worker_died
 from pmal.ensemble.optimizers import WeightAverage, learning_rate, make_optimizer, set_rate
 from pmal.ensemble.steps import EagerStep, GraphStep, Objective, Step
 from pmal.errors import DataError, PmalError
@@ -31,6 +34,11 @@ class TrainingSet:
     images: ImageBatches
     labels: torch.Tensor
     ids: np.ndarray[Any, np.dtype[np.int64]]
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """Which samples these are, and what they are called: a result belongs to them alone."""
+        return hashlib.sha256(self.ids.tobytes() + self.labels.cpu().numpy().tobytes()).hexdigest()
 
 
 def train(
@@ -49,14 +57,19 @@ def train(
     SIGINT and SIGTERM end it after the step at hand with a checkpoint and `Interrupted`.
     """
     loop = _Loop(name, model, objective, data, config, seed, folder / "checkpoint", session)
-    fastest = torch.backends.cudnn.flags(enabled=True, benchmark=loop.device.type == "cuda")
-    with seeded(stream(seed, "step"), loop.device), fastest, deferred_signals() as stop:
+    fast = convolutions(benchmark=loop.device.type == "cuda")
+    with seeded(stream(seed, "step"), loop.device), fast, deferred_signals() as stop:
         loop.resume()
         model.train()
-        with session.display.stage(name, config.epochs * loop.images_per_epoch, "images") as advance:
-            advance(loop.step * loop.batch_size)
+        total, done = config.epochs * loop.images_per_epoch, loop.step * loop.batch_size
+        with session.display.stage(name, total, "images", done) as advance:
             while loop.step < loop.total_steps:
-                loop.run_epoch(stop, advance)
+                try:
+                    loop.run_epoch(stop, advance)
+                except RuntimeError as error:
+                    # A worker that a signal ended with us; torch says so in the middle of whatever runs.
+                    stop.check("the last checkpoint stays")
+                    raise worker_died(error) from None
         if loop.average is not None:
             loop.average.copy_to_model()
     model.eval()
@@ -106,17 +119,25 @@ class _Loop:
         for positions, images, labels_B in zip(plan, self.data.images.stream(plan), labels, strict=True):
             self.run_step(positions, images, labels_B)
             advance(self.batch_size)
+            if self.step % self.steps_per_epoch == 0:
+                self.close_epoch((self.step - first) * self.batch_size / (time.monotonic() - start))
             if stop.signal_number is not None:
                 self.save()
                 stop.check(f"{self.name} is saved at step {self.step} of {self.total_steps}")
             if time.monotonic() - self.saved_at >= self.session.resources.checkpoint_seconds:
                 self.save()
+
+    def close_epoch(self, images_per_s: float) -> None:
+        """Log the epoch, before a checkpoint may put it behind us."""
         self.check_losses()
-        speed = (self.step - first) * self.batch_size / (time.monotonic() - start)
-        loss = float(self.epoch_loss) / self.steps_per_epoch
+        self.session.log(
+            stage=self.name,
+            epoch=self.step // self.steps_per_epoch,
+            loss=float(self.epoch_loss) / self.steps_per_epoch,
+            rate=self.rate(self.step - 1),
+            images_per_s=images_per_s,
+        )
         self.epoch_loss.zero_()
-        rate = self.rate(self.step - 1)
-        self.session.log(stage=self.name, epoch=epoch + 1, loss=loss, rate=rate, images_per_s=speed)
 
     def run_step(self, positions: torch.Tensor, images: torch.Tensor, labels: torch.Tensor) -> None:
         if self.take_step is None:
@@ -124,12 +145,12 @@ class _Loop:
         set_rate(self.optimizer, self.rate(self.step))
         self.current = positions
         loss = self.take_step(images, labels)
+        self.epoch_loss += loss
+        self.step += 1
         if self.device.type == "cuda":
             self.unchecked.append((positions, loss))
             if len(self.unchecked) >= LOSS_CHECK_STEPS:
                 self.check_losses()
-        self.epoch_loss += loss
-        self.step += 1
 
     def choose_step(self, images: torch.Tensor, labels: torch.Tensor) -> Step:
         eager = EagerStep(self.objective, self.optimizer, self.average, self.config.precision, self.guard)
@@ -167,9 +188,10 @@ class _Loop:
             tensors |= {f"optimizer.{index}.{key}": value for key, value in state.items()}
         tensors |= {f"random.{key}": value for key, value in random_state(self.device).items()}
         if self.average is not None:
-            tensors |= {f"average.{i}": value for i, value in enumerate(self.average.tensors)}
+            tensors |= {f"average.{i}": value for i, value in enumerate(self.average.state)}
         tensors["epoch_loss"] = self.epoch_loss
-        save_tensors(self.checkpoint, tensors, {"step": self.step, "total_steps": self.total_steps})
+        about = {"step": self.step, "total_steps": self.total_steps, "data": self.data.digest}
+        save_tensors(self.checkpoint, tensors, about)
         self.saved_at = time.monotonic()
 
     def resume(self) -> None:
@@ -180,6 +202,10 @@ class _Loop:
             steps = f"{about['total_steps']} steps, not {self.total_steps}"
             raise DataError(
                 f"{self.checkpoint}.json belongs to a training of {steps}: delete it to start again"
+            )
+        if about["data"] != self.data.digest:
+            raise DataError(
+                f"{self.checkpoint}.json belongs to other training data: delete it to start again"
             )
         self.step = int(about["step"])
         self.model.load_state_dict(_under(tensors, "model."))
@@ -196,7 +222,7 @@ class _Loop:
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})
         restore_random_state(_under(tensors, "random."), self.device)
         if self.average is not None:
-            for i, value in enumerate(self.average.tensors):
+            for i, value in enumerate(self.average.state):
                 value.copy_(tensors[f"average.{i}"])
         self.epoch_loss.copy_(tensors["epoch_loss"])
         self.session.log(stage=self.name, resumed_at_step=self.step)

@@ -23,9 +23,9 @@ from torch import Tensor
 
 from pmal.geometry.kernels import Advance, PairSums, square_sums
 
-# Measured best on AVX-512, for 3 to 200 coordinates: the columns of a chunk (4 KiB) and the squares of a
-# group (16 KiB) share the first-level cache. A group is also how many float32 terms a column adds up before
-# they go over to float64.
+# Among the best measured on AVX-512, for 4 to 200 coordinates (neighbors differ little): the columns of a
+# chunk (4 KiB) and the squares of a group (16 KiB) share the first-level cache. A group is also how many
+# float32 terms a column adds up before they go over to float64.
 TILE = 256
 GROUP = 16
 CHUNK = 4

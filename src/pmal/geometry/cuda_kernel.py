@@ -47,9 +47,12 @@ class Tiling(NamedTuple):
     """Row blocks of one launch, at least."""
 
 
-DIRECT_WIDTH = 32
-DIRECT = Tiling(block=64, depth=1, warps=4, stages=1, band=64)
-EXACT_GRAM = Tiling(block=128, depth=64, warps=8, stages=3, band=16)
+# Measured best on an H200.
+DIRECT_WIDTH = 6
+DIRECT = Tiling(block=32, depth=1, warps=2, stages=1, band=64)
+NARROW_WIDTH = 32
+NARROW_GRAM = Tiling(block=64, depth=32, warps=4, stages=1, band=64)
+EXACT_GRAM = Tiling(block=128, depth=32, warps=8, stages=3, band=16)
 FAST_GRAM = Tiling(block=128, depth=64, warps=8, stages=4, band=16)
 _PROGRAMS = 1 << 16
 """Launches of fewer programs than this leave part of a large GPU idle at their ends."""
@@ -72,7 +75,7 @@ def _add_gaps(
     BLOCK: "tl.constexpr",
 ) -> None:
     """Add (d_a - d_b)^2 of a tile to its rows, and to its columns unless they are the rows."""
-    # Rounded correctly: the quick root of the hardware is off to one side, which no sum averages out.
+    # Rounded correctly: were the hardware's quick root off to one side, no sum would average that out.
     root = tl.sqrt_rn(square_a * square_b)
     gap = (square_a + square_b) - (root + root)
     if (column_block + 1) * BLOCK > n:  # columns never stand before rows, so only these can leave the matrix
@@ -181,8 +184,11 @@ def _gram_gaps(
 def pair_sums(a_NR: Tensor, b_NR: Tensor, *, fast: bool, advance: Advance | None) -> PairSums:
     """See `Kernel.pair_sums`."""
     with torch.cuda.device(a_NR.device) if a_NR.is_cuda else nullcontext():
-        if max(a_NR.shape[1], b_NR.shape[1]) <= DIRECT_WIDTH:
+        width = max(a_NR.shape[1], b_NR.shape[1])
+        if width <= DIRECT_WIDTH:
             return _direct_sums(a_NR, b_NR, DIRECT, advance)
+        if width <= NARROW_WIDTH:  # bound by the root: the two other products cost nothing
+            return _gram_sums(a_NR, b_NR, NARROW_GRAM, True, advance)
         return _gram_sums(a_NR, b_NR, FAST_GRAM if fast else EXACT_GRAM, not fast, advance)
 
 
@@ -231,7 +237,8 @@ def _split(y_NR: Tensor, scale: float, tiling: Tiling, exact: bool) -> _Split:
     shape = _round_up(n, tiling.block), _round_up(width, tiling.depth)
     high = torch.zeros(shape, dtype=torch.float16, device=y_NR.device)
     low = torch.zeros_like(high) if exact else high  # where not exact, never read
-    for part in row_blocks(*shape):
+    parts = list(row_blocks(*shape, y_NR.device))
+    for part in parts:
         scaled_BR = y_NR[part] * scale
         high[part][: len(scaled_BR), :width] = scaled_BR
         if exact:
@@ -240,7 +247,6 @@ def _split(y_NR: Tensor, scale: float, tiling: Tiling, exact: bool) -> _Split:
     def rounded(part: slice) -> Tensor:
         return high[part].double() + low[part] if exact else high[part].double()
 
-    parts = list(row_blocks(*shape))
     lengths = torch.cat([rounded(part).square().sum(1) for part in parts])
     center = torch.stack([rounded(part).sum(0) for part in parts]).sum(0)
     along = torch.cat([rounded(part) @ center for part in parts])

@@ -33,7 +33,7 @@ def landmark_gap(
     landmarks = landmarks.to(a.y_NR.device)
     marks_a, marks_b = a.y_NR[landmarks], b.y_NR[landmarks]
     square_N, variance_N = a.y_NR.new_empty(n), a.y_NR.new_empty(n)
-    for rows in row_blocks(n, m):
+    for rows in row_blocks(n, m, a.y_NR.device):
         distances = torch.cdist(a.y_NR[rows], marks_a), torch.cdist(b.y_NR[rows], marks_b)
         square_N[rows], variance_N[rows] = _moments(a, b, topology, *distances)
         if advance:

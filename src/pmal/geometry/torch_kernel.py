@@ -7,8 +7,8 @@ from torch import Tensor
 
 from pmal.geometry.kernels import Advance, PairSums, square_sums
 
-TILE_NUMBERS = 1 << 22
-"""Distances held at a time, per space."""
+TILE_NUMBERS = {"cpu": 1 << 18, "cuda": 1 << 24}
+"""Distances held at a time, per space: what fits a cache, and what keeps a GPU busy."""
 
 
 def distance_block(a_BR: Tensor, b_MR: Tensor) -> Tensor:
@@ -24,7 +24,7 @@ def pair_sums(a_NR: Tensor, b_NR: Tensor, *, fast: bool, advance: Advance | None
     """See `Kernel.pair_sums`. There is no faster mode: `fast` changes nothing."""
     n = len(a_NR)
     gap_N = torch.empty(n, dtype=torch.float64, device=a_NR.device)
-    for rows in row_blocks(n, n):
+    for rows in row_blocks(n, n, a_NR.device):
         # Through a matrix product, which leaves close pairs an error of 1e-8 of the lengths: too little to
         # count in a sum of squares.
         gap_BN = torch.cdist(a_NR[rows], a_NR).sub_(torch.cdist(b_NR[rows], b_NR))
@@ -37,7 +37,7 @@ def pair_sums(a_NR: Tensor, b_NR: Tensor, *, fast: bool, advance: Advance | None
 def squared_gaps(a_NR: Tensor, b_NR: Tensor, rows: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
     """See `Kernel.squared_gaps`."""
     gaps = torch.empty(len(rows), dtype=torch.float64, device=a_NR.device)
-    for part in row_blocks(len(rows), len(a_NR)):
+    for part in row_blocks(len(rows), len(a_NR), a_NR.device):
         here = rows[part]
         gap_BN = distance_block(a_NR[here], a_NR).mul_(alpha[part, None])
         gap_BN -= distance_block(b_NR[here], b_NR).mul_(beta[part, None])
@@ -45,8 +45,8 @@ def squared_gaps(a_NR: Tensor, b_NR: Tensor, rows: Tensor, alpha: Tensor, beta: 
     return gaps
 
 
-def row_blocks(rows: int, columns: int) -> Iterator[slice]:
+def row_blocks(rows: int, columns: int, device: torch.device) -> Iterator[slice]:
     """Slices of the rows such that a block of rows x columns stays within the tile."""
-    height = max(1, TILE_NUMBERS // columns)
+    height = max(1, TILE_NUMBERS[device.type] // columns)
     for start in range(0, rows, height):
         yield slice(start, min(start + height, rows))

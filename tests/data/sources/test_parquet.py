@@ -23,6 +23,7 @@ from pmal.errors import DataError, UsageError
 
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 NAMES = ("cat", "dog", "eel")
+SPLITS = ["test", "train", "train", "test", "train"]
 
 
 def shade(value: int) -> bytes:
@@ -96,8 +97,7 @@ def test_shards_without_known_names_are_one_part(tmp_path: Path) -> None:
 
 
 def test_a_split_column_gives_both_parts(tmp_path: Path) -> None:
-    splits = ["test", "train", "train", "test", "train"]
-    source = open_parquet(put(tmp_path / "x.parquet", [0, 1, 2, 1, 0], split=splits))
+    source = open_parquet(put(tmp_path / "x.parquet", [0, 1, 2, 1, 0], split=SPLITS))
     assert source.test is not None
     assert shades(source.train) == [1, 2, 4]
     assert source.train.ids.tolist() == [0, 1, 2]
@@ -105,6 +105,58 @@ def test_a_split_column_gives_both_parts(tmp_path: Path) -> None:
     assert source.train.name(2) == "x.parquet row 4"
     assert shades(source.test) == [0, 3]
     assert source.test.labels.tolist() == [0, 1]
+
+
+def test_a_folder_is_divided_as_its_file_is(tmp_path: Path) -> None:
+    path = put(tmp_path / "pets" / "converted.parquet", [0, 1, 2, 1, 0], split=SPLITS)
+    alone, folder = open_parquet(path), open_parquet(path.parent)
+    assert folder.name == "pets"
+    assert folder.test is not None
+    assert alone.test is not None
+    assert_same(folder.train, alone.train)
+    assert_same(folder.test, alone.test)
+    assert shades(folder.test) == [0, 3]
+
+
+def test_a_split_column_over_several_files(tmp_path: Path) -> None:
+    put(tmp_path / "b.parquet", [2, 1], first_shade=20, split=["train", "validation"])
+    put(tmp_path / "a.parquet", [0, 1, 2, 1, 0], first_shade=10, split=["validation", *SPLITS[1:3] * 2])
+    source = open_parquet(tmp_path)
+    assert source.test is not None
+    assert shades(source.train) == [11, 12, 13, 14, 20]
+    assert shades(source.test) == [10, 21]
+    assert source.test.labels.tolist() == [0, 1]
+    assert source.test.name(1) == "b.parquet row 1"
+
+
+def test_a_column_that_says_train_alone_leaves_no_test_part(tmp_path: Path) -> None:
+    put(tmp_path / "a.parquet", [0, 1], split=["train", "train"])
+    assert open_parquet(tmp_path).test is None
+
+
+def test_names_of_shards_come_before_a_split_column(tmp_path: Path) -> None:
+    put(tmp_path / "train-0.parquet", [0, 1], first_shade=10, split=["train", "test"])
+    put(tmp_path / "train-1.parquet", [0], first_shade=20)
+    put(tmp_path / "test-0.parquet", [2, 1], first_shade=30, split=["train", "other"])
+    source = open_parquet(tmp_path)
+    assert source.test is not None
+    assert shades(source.train) == [10, 11, 20]
+    assert shades(source.test) == [30, 31]
+
+
+def test_a_folder_whose_split_column_cannot_be_used(tmp_path: Path) -> None:
+    put(tmp_path / "b.parquet", [0, 1], split=["test", "test"])
+    with pytest.raises(DataError) as caught:
+        open_parquet(tmp_path)
+    assert str(caught.value) == f"{tmp_path}: no row has split 'train'"
+    put(tmp_path / "c.parquet", [0, 1], split=["train", "de\nv"])
+    with pytest.raises(DataError) as caught:
+        open_parquet(tmp_path)
+    assert str(caught.value) == rf"{tmp_path}/c.parquet: row 1 has split 'de\nv', not train or test"
+    put(tmp_path / "c.parquet", [0, 1])
+    with pytest.raises(DataError) as caught:
+        open_parquet(tmp_path)
+    assert str(caught.value) == f"{tmp_path}/c.parquet: no column 'split' as in b.parquet"
 
 
 @pytest.mark.parametrize("columns", [("img", "fine_label"), ("image", "labels")])

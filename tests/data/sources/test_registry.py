@@ -37,10 +37,19 @@ def _no_data_root(monkeypatch, request):
         monkeypatch.delenv("PMAL_DATA", raising=False)
 
 
-def arrays_to_parquet(path: Path, count: int, class_names: tuple[str, ...]) -> None:
+def made(count: int, class_names: tuple[str, ...]) -> Samples:
     pixels = np.random.default_rng(count).integers(0, 256, (count, 8, 8, 3), dtype=np.uint8)
-    labels = np.arange(count) % len(class_names)
-    write_parquet(path, {"train": Samples.whole(ArrayStore("made", pixels), labels, class_names)})
+    return Samples.whole(ArrayStore("made", pixels), np.arange(count) % len(class_names), class_names)
+
+
+def arrays_to_parquet(path: Path, count: int, class_names: tuple[str, ...]) -> None:
+    write_parquet(path, {"train": made(count, class_names)})
+
+
+def shards_to_parquet(folder: Path, class_names: tuple[str, ...]) -> None:
+    """20 training and 10 test images."""
+    arrays_to_parquet(folder / "train-00000-of-00001.parquet", 20, class_names)
+    arrays_to_parquet(folder / "test-00000-of-00001.parquet", 10, class_names)
 
 
 def write_imagenet_tree(root: Path, classes: int = 1000) -> Path:
@@ -99,8 +108,8 @@ def test_fashion_mnist_falls_back_to_the_system_folder(tmp_path, monkeypatch):
     monkeypatch.setitem(NAMED, "fashion-mnist", fashion)
     for data_root in (None, root):
         assert str(system) in open_source("fashion-mnist", data_root).train.name(0)
-    arrays_to_parquet(root / "fashion-mnist" / "all.parquet", 20, TEN)
-    assert "all.parquet" in open_source("fashion-mnist", root).train.name(0)
+    shards_to_parquet(root / "fashion-mnist", TEN)
+    assert "train-00000-of-00001.parquet" in open_source("fashion-mnist", root).train.name(0)
     write_set(root / "FashionMNIST" / "raw")
     assert str(root / "FashionMNIST") in open_source("fashion-mnist", root).train.name(0)
 
@@ -145,8 +154,7 @@ def test_cifar_plus_has_the_test_part_of_cifar100_as_unknown(tmp_path, name):
 
 @pytest.mark.parametrize("with_train", [False, True])
 def test_cifar_plus_from_shards(tmp_path, with_train):
-    arrays_to_parquet(tmp_path / "cifar10" / "train-00000-of-00001.parquet", 20, CIFAR10_CLASSES)
-    arrays_to_parquet(tmp_path / "cifar10" / "test-00000-of-00001.parquet", 10, CIFAR10_CLASSES)
+    shards_to_parquet(tmp_path / "cifar10", CIFAR10_CLASSES)
     arrays_to_parquet(tmp_path / "cifar100" / "test-00000-of-00001.parquet", 100, CIFAR100_CLASSES)
     if with_train:
         arrays_to_parquet(tmp_path / "cifar100" / "train-00000-of-00001.parquet", 200, CIFAR100_CLASSES)
@@ -159,22 +167,42 @@ def test_cifar_plus_from_shards(tmp_path, with_train):
 
 
 def test_cifar_plus_never_takes_training_images_as_unknown(tmp_path):
-    arrays_to_parquet(tmp_path / "cifar10" / "train-00000-of-00001.parquet", 20, CIFAR10_CLASSES)
+    shards_to_parquet(tmp_path / "cifar10", CIFAR10_CLASSES)
     arrays_to_parquet(tmp_path / "cifar100" / "train-00000-of-00001.parquet", 200, CIFAR100_CLASSES)
     assert "no test part of CIFAR-100" in refusal("cifar+10", tmp_path)
 
 
 def test_official_files_come_before_shards(tmp_path):
-    arrays_to_parquet(tmp_path / "mnist" / "train-00000-of-00001.parquet", 20, TEN)
+    shards_to_parquet(tmp_path / "mnist", TEN)
     assert "parquet" in open_source("mnist", tmp_path).train.name(0)
     write_set(tmp_path / "MNIST" / "raw")
     assert "parquet" not in open_source("mnist", tmp_path).train.name(0)
 
 
 def test_shards_take_the_name_of_the_set_and_its_digits(tmp_path):
-    arrays_to_parquet(tmp_path / "SVHN" / "data" / "train-00000-of-00001.parquet", 20, TEN)
+    shards_to_parquet(tmp_path / "SVHN" / "data", TEN)
     source = open_source("svhn", tmp_path)
-    assert (source.name, source.digits, source.test) == ("svhn", True, None)
+    assert source.test is not None
+    assert (source.name, source.digits, len(source.test)) == ("svhn", True, 10)
+
+
+def test_a_converted_set_alone_in_its_folder_is_that_set(tmp_path):
+    train, test = made(20, TEN), made(10, TEN)
+    write_parquet(tmp_path / "mnist" / "any.parquet", {"train": train, "test": test})
+    source = open_source("mnist", tmp_path)
+    assert source.test is not None
+    for found, written in ((source.train, train), (source.test, test)):
+        assert found.labels.tolist() == written.labels.tolist()
+        assert all(np.array_equal(found.read(i), written.read(i)) for i in range(len(written)))
+
+
+@pytest.mark.parametrize("file", ["train-00000-of-00001.parquet", "all.parquet"])
+def test_a_named_set_is_never_tested_on_a_share_of_its_training_images(tmp_path, file):
+    arrays_to_parquet(tmp_path / "cifar10" / file, 20, CIFAR10_CLASSES)
+    message = refusal("cifar10", tmp_path)
+    assert message.startswith(f"{tmp_path / 'cifar10'}: no test part of 'cifar10'")
+    assert "add test-*.parquet" in message
+    assert open_source(str(tmp_path / "cifar10"), None).test is None, "one's own folder may have one part"
 
 
 def test_shards_of_another_set_are_refused(tmp_path):
@@ -286,8 +314,18 @@ def test_a_misspelled_name_gets_the_nearest_one(tmp_path, monkeypatch, typed, ne
         open_source(typed, None)
 
 
+@pytest.mark.parametrize("typed", ["absent", "images", "photos", "birds", "train"])
+def test_a_folder_that_is_not_there_is_no_misspelled_set(tmp_path, monkeypatch, typed):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError) as caught:
+        open_source(typed, None)
+    assert str(caught.value).startswith(f"'{typed}': no such folder, and no data set of that name")
+    assert "did you mean" not in str(caught.value)
+    assert "cifar+10" in str(caught.value)
+
+
 def test_an_empty_name_is_not_the_current_folder():
-    with pytest.raises(UsageError, match="unknown source ''"):
+    with pytest.raises(UsageError, match=r"^'': no such folder"):
         open_source("", None)
 
 

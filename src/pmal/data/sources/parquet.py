@@ -1,9 +1,9 @@
 """Parquet in Hugging Face's image layout: `image: struct<bytes, path>` and `label: int64`.
 
-A folder holds shards, told apart by how their names begin (`train-`, and `test-`, `val-` or `validation-`);
-where no name begins so, all shards are one part. A single file is one part, or two where its column `split`
-says train or test. Class names come from the `huggingface` entry of the schema's metadata; without it the
-classes are called "0", "1", ... up to the largest label.
+A folder holds shards, told apart by how their names begin (`train-`, and `test-`, `val-` or `validation-`).
+A single file, and a folder in which no name begins so, is one part, or two where a column `split` says train
+or test. Class names come from the `huggingface` entry of the schema's metadata; without it the classes are
+called "0", "1", ... up to the largest label.
 
 `write_parquet` writes a single file of this layout.
 """
@@ -72,25 +72,21 @@ class _Table:
     column: ImageColumn
     labels: Ids
     names: tuple[str, ...] | None
-    splits: list[object] | None
 
 
 def open_parquet(path: str | Path) -> Source:
     """The data set in a Parquet file, or in a folder of shards."""
     path = Path(os.path.abspath(path))
-    if path.is_dir():
-        train_files, test_files = _shards(path)
-        train = _read_table(train_files)
-        test = _read_table(test_files) if test_files else None
-        names = _class_names([train] if test is None else [train, test])
-        return Source(path.name, _whole(train, names), None if test is None else _whole(test, names))
-    table = _read_table([path])
-    names = _class_names([table])
-    if table.splits is None:
-        return Source(path.stem, _whole(table, names))
-    is_train, is_test = _split_masks(table.splits, path)
-    test_part = _part(table, np.flatnonzero(is_test), names) if is_test.any() else None
-    return Source(path.stem, _part(table, np.flatnonzero(is_train), names), test_part)
+    if not path.is_dir():
+        return _open_by_column(path.stem, path, [path])
+    shards = _shards(path)
+    if "train" not in shards:
+        return _open_by_column(path.name, path, shards[""])
+    train = _read_table(shards["train"])
+    test_files = next((shards[name] for name in _TEST_NAMES if name in shards), None)
+    test = _read_table(test_files) if test_files else None
+    names = _class_names([train] if test is None else [train, test])
+    return Source(path.name, _whole(train, names), None if test is None else _whole(test, names))
 
 
 def write_parquet(path: str | Path, parts: dict[str, Samples]) -> None:
@@ -149,7 +145,22 @@ def _encoded(samples: Samples, position: int) -> bytes | None:
         return None
 
 
-def _shards(folder: Path) -> tuple[list[Path], list[Path]]:
+def _open_by_column(name: str, path: Path, files: list[Path]) -> Source:
+    """Files whose names do not say what they hold: a column `split` does, or they are one part."""
+    table = _read_table(files)
+    names = _class_names([table])
+    splits = _read_splits(files)
+    if splits is None:
+        return Source(name, _whole(table, names))
+    if "train" not in splits:
+        raise DataError(f"{path}: no row has split 'train'")
+    test_name = next((each for each in _TEST_NAMES if each in splits), None)
+    test = None if test_name is None else _part(table, np.flatnonzero(splits == test_name), names)
+    return Source(name, _part(table, np.flatnonzero(splits == "train"), names), test)
+
+
+def _shards(folder: Path) -> dict[str, list[Path]]:
+    """The files by how their names begin: `train` and others, or all of them as ""."""
     files = sorted(file for file in folder.glob("*.parquet") if not file.name.startswith("."))
     if not files:
         raise DataError(f"{folder}: no .parquet files in it")
@@ -157,11 +168,9 @@ def _shards(folder: Path) -> tuple[list[Path], list[Path]]:
     for file in files:
         found = re.match(r"(train|test|valid|validation|val)[-_.]", file.name)
         parts.setdefault(found[1] if found else "", []).append(file)
-    if list(parts) == [""]:
-        return files, []
-    if "train" not in parts:
+    if list(parts) != [""] and "train" not in parts:
         raise DataError(f"{folder}: no train-*.parquet beside {files[0].name}: add it, or give one file")
-    return parts["train"], next((parts[name] for name in _TEST_NAMES if name in parts), [])
+    return parts
 
 
 def _read_table(files: list[Path]) -> _Table:
@@ -169,23 +178,34 @@ def _read_table(files: list[Path]) -> _Table:
         schema = pq.read_schema(files[0])
     image, label = _pick(schema, _IMAGE_COLUMNS, files[0]), _pick(schema, _LABEL_COLUMNS, files[0])
     leaf = _image_leaf(schema, image, files[0])
-    splits = "split" if "split" in schema.names else None
     labels, lengths = [], []
-    split_values: list[object] = []
     for file in files:
         with arrow_errors(file), pq.ParquetFile(file) as reader:
             missing = {image, label} - set(reader.schema_arrow.names)
             if missing:
                 raise DataError(f"{file}: no column {missing.pop()!r} as in {files[0].name}")
-            table = reader.read(columns=[label] if splits is None else [label, splits])
+            table = reader.read(columns=[label])
         labels.append(_labels_of(table.column(label), file))
         lengths.append(len(table))
-        split_values += table.column(splits).to_pylist() if splits else []
     if not sum(lengths):
         raise DataError(f"{files[0]}: no rows in it")
     column = ImageColumn(tuple(files), tuple(lengths), leaf)
-    names = _names_in(schema, label, files[0])
-    return _Table(column, np.concatenate(labels), names, split_values if splits else None)
+    return _Table(column, np.concatenate(labels), _names_in(schema, label, files[0]))
+
+
+def _read_splits(files: list[Path]) -> NDArray[np.str_] | None:
+    """What the column `split` says of each row; None where no file has one."""
+    found = {}
+    for file in files:
+        with arrow_errors(file), pq.ParquetFile(file) as reader:
+            if "split" in reader.schema_arrow.names:
+                found[file] = _splits_of(reader.read(columns=["split"]).column(0), file)
+    if not found:
+        return None
+    without = [file for file in files if file not in found]
+    if without:
+        raise DataError(f"{without[0]}: no column 'split' as in {next(iter(found)).name}")
+    return np.concatenate(list(found.values()))
 
 
 def _pick(schema: Any, wanted: tuple[str, ...], file: Path) -> str:
@@ -213,6 +233,14 @@ def _labels_of(column: Any, file: Path) -> Ids:
         row = np.flatnonzero(column.is_null().to_numpy())[0]
         raise DataError(f"{file}: row {row} has no label")
     return np.asarray(column.to_numpy()).astype(np.int64)
+
+
+def _splits_of(column: Any, file: Path) -> NDArray[np.str_]:
+    values: NDArray[np.str_] = np.array([str(value) for value in column.to_pylist()], dtype=np.str_)
+    other = np.flatnonzero(~np.isin(values, ("train", *_TEST_NAMES)))
+    if other.size:
+        raise DataError(f"{file}: row {other[0]} has split {str(values[other[0]])!r}, not train or test")
+    return values
 
 
 def _names_in(schema: Any, label: str, file: Path) -> tuple[str, ...] | None:
@@ -244,17 +272,6 @@ def _class_names(tables: list[_Table]) -> tuple[str, ...]:
             )
     largest = max(int(table.labels.max()) for table in tables)
     return names or tuple(str(label) for label in range(largest + 1))
-
-
-def _split_masks(splits: list[object], file: Path) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    values = np.array([str(value) for value in splits])
-    other = np.flatnonzero(~np.isin(values, ("train", *_TEST_NAMES)))
-    if other.size:
-        raise DataError(f"{file}: row {other[0]} has split '{values[other[0]]}', not train or test")
-    if "train" not in values:
-        raise DataError(f"{file}: no row has split 'train'")
-    test_name = next((name for name in _TEST_NAMES if name in values), "")
-    return values == "train", values == test_name
 
 
 def _whole(table: _Table, names: tuple[str, ...]) -> Samples:

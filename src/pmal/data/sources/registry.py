@@ -17,7 +17,7 @@ from pmal.data.sources.cifar import read_cifar100_test
 from pmal.data.sources.folder import open_folder
 from pmal.data.sources.npz import open_npz
 from pmal.data.sources.parquet import open_parquet
-from pmal.errors import DataError, unknown_name
+from pmal.errors import DataError, UsageError, did_you_mean
 
 DATA_ROOT_VARIABLE = "PMAL_DATA"
 SAMPLE = "sample"
@@ -71,7 +71,12 @@ def open_source(source: str, data_root: str | Path | None) -> Source:
         return _open_path(path)
     if any(mark in source for mark in "/\\") or source.startswith(("~", ".")) or path.suffix in _OPENERS:
         raise DataError(f"no such file or folder: {source}")
-    raise unknown_name("source", source, (SAMPLE, *NAMED))
+    names = (SAMPLE, *NAMED)
+    # Most words are meant as folders: only a name that is near is worth suggesting.
+    hint = did_you_mean(source, names, cutoff=0.6)
+    raise UsageError(
+        f"'{source}': no such folder, and no data set of that name:{hint} Valid: {', '.join(names)}"
+    )
 
 
 def _open_path(path: Path) -> Source:
@@ -91,6 +96,11 @@ def _open_named(name: str, root: Path | None) -> Source:
     path, opener = _locate_or_fail(name, root)
     source = dataclasses.replace(opener(path), name=name, digits=known.digits)
     _check_count(source.train, known.num_classes, path)
+    if source.test is None:
+        # Figures on a share of the training images would pass for those of the published split.
+        raise DataError(
+            f"{path}: no test part of '{name}' in it: add test-*.parquet, or a column 'split' in one file"
+        )
     if known.cifar100_unknown:
         source = dataclasses.replace(source, foreign=_read_cifar100_test(root))
     return source

@@ -1,0 +1,87 @@
+import numpy as np
+import pytest
+import torch
+
+from pmal._runtime.session import Session, open_session
+from pmal.config import DataConfig, Resources
+from pmal.data.decode import encode_png
+from pmal.data.parts import image_shape, open_part, training_statistics
+from pmal.data.sources.folder import open_folder
+from pmal.errors import DataError, UsageError
+
+
+class Recorder:
+    """A display that remembers what it was told to say."""
+
+    def __init__(self):
+        self.said = []
+
+    def stage(self, name, total, unit, done=0):
+        return open_session(Resources(device="cpu")).display.stage(name, total, unit, done)
+
+    def say(self, text):
+        self.said.append(text)
+
+
+@pytest.fixture
+def session():
+    return Session(torch.device("cpu"), Resources(), Recorder())
+
+
+@pytest.fixture
+def folder(tmp_path):
+    random = np.random.default_rng(0)
+    for i in range(40):
+        file = tmp_path / "abcd"[i % 4] / f"{i:02d}.png"
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(encode_png(random.integers(0, 256, (10, 10, 3), dtype=np.uint8)))
+    return tmp_path
+
+
+def streaming(session):
+    return Session(session.device, Resources(memory_limit=0.0, workers=1), session.display)
+
+
+def test_unreadable_images_are_listed_counted_and_said(folder, session):
+    (folder / "b" / "05.png").write_bytes(b"")
+    part = open_part("train", open_folder(folder).train, (10, 3), session)
+    quarantine = part.quarantine()
+    assert quarantine["total"] == 40 == quarantine["readable"] + len(quarantine["unreadable"])
+    assert quarantine["unreadable"][0]["name"].endswith("b/05.png")
+    assert len(part.images) == len(part.samples) == len(part.labels(session.device)) == 39
+    assert session.display.said == ["train: 1 of 40 images left out, see quarantine.json"]
+
+
+def test_a_class_that_is_lost_altogether_stops(folder, session):
+    for file in (folder / "c").iterdir():
+        if file.name != "02.png":
+            file.unlink()
+    (folder / "c" / "02.png").write_bytes(b"broken")
+    with pytest.raises(DataError, match="no image of class 'c' is readable"):
+        open_part("train", open_folder(folder).train, (10, 3), session)
+
+
+def test_too_many_unreadable_images_stop(folder, session):
+    for file in sorted(folder.rglob("*.png"))[::4]:
+        file.write_bytes(b"")
+    with pytest.raises(DataError, match="10 of 40 images unreadable"):
+        open_part("train", open_folder(folder).train, (10, 3), session)
+
+
+def test_statistics_do_not_depend_on_streaming(folder, session, monkeypatch):
+    monkeypatch.setattr("pmal.data.parts.STATISTICS_LIMIT", 15)
+    samples = open_folder(folder).train
+    held = open_part("train", samples, (8, 3), session)
+    streamed = open_part("train", samples, (8, 3), streaming(session))
+    for a, b in zip(training_statistics(held.images), training_statistics(streamed.images), strict=True):
+        assert torch.equal(a, b)
+    expected = held.images.images[::3].double().mean(dim=(0, 2, 3)) / 255
+    torch.testing.assert_close(training_statistics(held.images)[0].double(), expected, rtol=1e-6, atol=0)
+
+
+def test_the_shape_is_the_images_own_or_the_one_asked_for(folder):
+    samples = open_folder(folder).train
+    assert image_shape(samples, DataConfig()) == (10, 3)
+    assert image_shape(samples, DataConfig(image_size=32)) == (32, 3)
+    with pytest.raises(UsageError, match=r"data\.image_size to 8 or more"):
+        image_shape(samples, DataConfig(image_size=7))

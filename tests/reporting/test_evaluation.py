@@ -1,0 +1,107 @@
+"""The figures of a run, against the metrics called one by one and against loops over plain lists."""
+
+import json
+import math
+from dataclasses import asdict
+
+import pytest
+import torch
+
+from pmal.rejection.scores import LOGIT_SCORES
+from pmal.reporting.evaluation import evaluate_logits
+from pmal.reporting.metrics import (
+    accuracy_interval,
+    aupr_in,
+    aupr_out,
+    auroc,
+    expected_calibration_error,
+    fpr_at_tpr,
+    open_set_metrics,
+    oscr,
+)
+from tests.reference import metrics as reference
+
+N, M, K = 60, 40, 5
+
+
+@pytest.fixture(scope="module")
+def logits():
+    """Known samples mostly right and peaked, unknown ones flatter; some of each the other way round."""
+    random = torch.Generator().manual_seed(3)
+    labels = torch.randint(K, (N,), generator=random)
+    known = 2 * torch.randn(N, K, generator=random)
+    known[torch.arange(N), labels] += 3
+    return known, labels, 2 * torch.randn(M, K, generator=random)
+
+
+def plain_scores(logits):
+    """By their definitions, in plain Python."""
+    rows = logits.double().tolist()
+    return {
+        "probability": [1 - max(map(math.exp, row)) / sum(map(math.exp, row)) for row in rows],
+        "logit": [-max(row) for row in rows],
+        "energy": [-math.log(sum(map(math.exp, row))) for row in rows],
+    }
+
+
+def test_every_score_has_the_figures_of_the_loops(logits):
+    known, labels, unknown = logits
+    figures = evaluate_logits(known, labels, unknown)
+    right = [row.index(max(row)) == label for row, label in zip(known.tolist(), labels.tolist(), strict=True)]
+    assert 0 < sum(right) < N
+    assert set(figures["scores"]) == {"probability", "logit", "energy"}
+    of_known, of_unknown = plain_scores(known), plain_scores(unknown)
+    for name, found in figures["scores"].items():
+        expected = {
+            "auroc": reference.auroc(of_known[name], of_unknown[name]),
+            "fpr95": reference.fpr_at_tpr(of_known[name], of_unknown[name], 0.95),
+            "oscr": reference.oscr(right, of_known[name], of_unknown[name]),
+            "aupr_out": reference.average_precision(of_unknown[name], of_known[name]),
+        }
+        assert {metric: found[metric]["value"] for metric in expected} == pytest.approx(expected, abs=1e-12)
+        assert 0.5 < found["auroc"]["value"] < 1
+
+
+def test_figures_are_those_of_the_metrics_with_their_intervals(logits):
+    known, labels, unknown = logits
+    figures = evaluate_logits(known, labels, unknown)
+    correct = known.argmax(dim=1) == labels
+    assert figures["accuracy"] == asdict(accuracy_interval(correct))
+    confidence = torch.softmax(known.double(), dim=1).max(dim=1).values
+    assert figures["calibration_error"] == expected_calibration_error(confidence, correct)
+    assert (figures["known_images"], figures["unknown_images"]) == (N, M)
+    for name, score in LOGIT_SCORES.items():
+        sides = score(known), score(unknown)
+        found = figures["scores"][name]
+        values = {metric: estimate["value"] for metric, estimate in found.items()}
+        assert values == {
+            "auroc": auroc(*sides),
+            "fpr95": fpr_at_tpr(*sides),
+            "oscr": oscr(correct, *sides),
+            "aupr_in": aupr_in(*sides),
+            "aupr_out": aupr_out(*sides),
+        }
+        assert found == {metric: asdict(e) for metric, e in open_set_metrics(correct, *sides).items()}
+        assert found["auroc"]["low"] < found["auroc"]["value"] < found["auroc"]["high"]
+    assert json.loads(json.dumps(figures)) == figures
+
+
+def test_direction():
+    """Known samples peaked and unknown ones flat: every score tells them apart, and only this way round."""
+    peaked, flat = 9 * torch.eye(K), torch.linspace(0.1, 0.5, 2 * K).view(2, K)
+    labels = torch.tensor([0, 1, 2, 3, 0])
+    for found in evaluate_logits(peaked, labels, flat)["scores"].values():
+        values = {metric: found[metric]["value"] for metric in ("auroc", "fpr95", "oscr")}
+        assert values == pytest.approx({"auroc": 1.0, "fpr95": 0.0, "oscr": 0.8})
+    for found in evaluate_logits(flat, torch.tensor([K - 1, K - 1]), peaked)["scores"].values():
+        values = {metric: found[metric]["value"] for metric in ("auroc", "fpr95", "oscr")}
+        assert values == pytest.approx({"auroc": 0.0, "fpr95": 1.0, "oscr": 0.0})
+
+
+def test_without_unknowns_there_are_closed_set_figures_alone(logits):
+    known, labels, unknown = logits
+    closed, both = evaluate_logits(known, labels, None), evaluate_logits(known, labels, unknown)
+    assert closed["scores"] == {}
+    assert closed["unknown_images"] == 0
+    for name in ("accuracy", "calibration_error", "known_images"):
+        assert closed[name] == both[name]
