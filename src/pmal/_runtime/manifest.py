@@ -12,7 +12,7 @@ import torch
 import pmal
 from pmal._runtime.devices import describe_hardware
 
-LIBRARIES = ("numpy", "torch", "pillow", "pyarrow", "safetensors", "scikit-learn")
+LIBRARIES = ("numpy", "torch", "numba", "triton", "pillow", "pyarrow", "safetensors", "scikit-learn", "scipy")
 
 
 def describe_environment(device: torch.device) -> dict[str, Any]:
