@@ -9,7 +9,6 @@ a method has a block size, the best of several is taken; each time is the best o
 import argparse
 import importlib.util
 import json
-import platform
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -18,9 +17,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from pmal._runtime.files import make_folder, write_json
+from pmal._runtime.manifest import describe_environment
 from pmal.geometry import centered_logits, topology_distance
 from pmal.geometry.kernels import square_sums
 from pmal.geometry.torch_kernel import distance_block
+from pmal.mining import select_candidates
 
 BLOCKS = (128, 512, 2048)
 
@@ -36,23 +38,28 @@ class Row:
     """Two multiply-adds per class and pair, as a method without use of symmetry does them."""
     error: float
     """Largest relative error of x."""
-    ratio: float
-    """Speed over that of torch.cdist."""
+    ratio: float | None
+    """Speed over that of torch.cdist, in the same run."""
+    same_candidates: float
+    """Share of the samples that are candidates, or not, as with the exact mode."""
 
 
 @dataclass(frozen=True)
 class Problem:
     first: tuple[Tensor, Tensor]
     second: tuple[Tensor, Tensor]
+    labels: Tensor
 
     @classmethod
     def draw(cls, n: int, k: int, device: str) -> "Problem":
-        generator = torch.Generator().manual_seed(k)
+        generator = torch.Generator(device).manual_seed(k)
+        options = {"generator": generator, "device": device}
         channels = max(64, k)
-        W = torch.randn(k, channels, generator=generator)
-        z = 2 * W[torch.randint(k, (n,), generator=generator)] + torch.randn(n, channels, generator=generator)
-        moved = z + torch.randn(n, channels, generator=generator)
-        return cls((z.to(device), W.to(device)), (moved.to(device), W.to(device)))
+        W = torch.randn(k, channels, **options)
+        labels = torch.randint(k, (n,), **options)
+        z = 2 * W[labels] + torch.randn(n, channels, **options)
+        moved = z + torch.randn(n, channels, **options)
+        return cls((z, W), (moved, W), labels.cpu())
 
     def logits(self) -> list[Tensor]:
         """Centered logits, of unit RMS length."""
@@ -129,65 +136,74 @@ def timed(run: Callable[[], Tensor], device: str) -> tuple[float, Tensor]:
     return time.perf_counter() - begin, x.cpu()
 
 
-def measure(n: int, k: int, device: str, repeat: int) -> list[Row]:
+def candidates(x: Tensor, problem: Problem) -> Tensor:
+    """Who would become a candidate: what the digits of x are for."""
+    return select_candidates(-x / x.median(), problem.labels)
+
+
+def measure(n: int, k: int, device: str, repeat: int, only: str) -> list[Row]:
     problem = Problem.draw(n, k, device)
     samples = torch.linspace(0, n - 1, 64).long()
     right = problem.right(samples.to(device))
+    competing = {name: runs for name, runs in methods(problem, device).items() if only in name}
     seconds: dict[str, float] = {}
-    errors: dict[str, float] = {}
+    found: dict[str, Tensor] = {}
     for turn in range(repeat + 1):  # in turns, so that other load on the machine meets all of them
-        for name, runs in methods(problem, device).items():
+        for name, runs in competing.items():
             for run in runs:
-                took, x = timed(run, device)
+                took, found[name] = timed(run, device)
                 if turn:  # the first compiles
                     seconds[name] = min(took, seconds.get(name, took))
-                    errors[name] = float((x[samples] / right - 1).abs().max())
-    return [_row(name, k, n, took, errors[name], seconds["torch.cdist"]) for name, took in seconds.items()]
+    chosen = {name: candidates(x, problem) for name, x in found.items()}
+    measured = []
+    for name, took in seconds.items():
+        speed = n * n / took
+        row = Row(
+            method=name,
+            k=k,
+            n=n,
+            seconds=took,
+            gpairs_per_second=speed / 1e9,
+            tflops=4 * k * speed / 1e12,
+            error=float((found[name][samples] / right - 1).abs().max()),
+            ratio=seconds["torch.cdist"] / took if "torch.cdist" in seconds else None,
+            same_candidates=float((chosen[name] == chosen["pmal exact"]).double().mean()),
+        )
+        print(describe(row), flush=True)
+        measured.append(row)
+    return measured
 
 
-def _row(name: str, k: int, n: int, seconds: float, error: float, cdist_seconds: float) -> Row:
-    pairs = n * n / seconds
-    row = Row(name, k, n, seconds, pairs / 1e9, 4 * k * pairs / 1e12, error, cdist_seconds / seconds)
-    print(
-        f"K {k:5d}  {name:12s} {seconds:9.3f} s {row.gpairs_per_second:9.3f} Gpairs/s"
-        f" {row.tflops:8.2f} TFLOP/s  error {error:7.1e}  {row.ratio:6.2f} x torch.cdist",
-        flush=True,
+def describe(row: Row) -> str:
+    text = (
+        f"N {row.n:9,d}  K {row.k:5d}  {row.method:12s} {row.seconds:9.3f} s"
+        f" {row.gpairs_per_second:9.3f} Gpairs/s {row.tflops:8.2f} TFLOP/s  error {row.error:7.1e}"
     )
-    return row
-
-
-def environment(device: str) -> dict[str, str]:
-    hardware = platform.processor() or platform.machine()
-    if device == "cpu" and Path("/proc/cpuinfo").exists():
-        names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line]
-        hardware = names[0].split(": ")[1] if names else hardware
-    if device != "cpu":
-        hardware = torch.cuda.get_device_name()
-    return {
-        "hardware": hardware,
-        "threads": str(torch.get_num_threads()),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-    }
+    if row.ratio is not None:
+        text += f"  {row.ratio:6.2f} x torch.cdist"
+    return f"{text}  same candidates as exact {100 * row.same_candidates:.3f} %"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--n", type=int, default=20_000, help="samples")
+    parser.add_argument("--n", type=int, nargs="+", default=[20_000], help="samples")
     parser.add_argument("--k", type=int, nargs="+", default=[4, 20, 200], help="classes")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--only", default="", help="methods with this in their name")
     parser.add_argument("--json", type=Path, help="write all figures here")
     options = parser.parse_args()
-    setting = environment(options.device)
-    print(f"N {options.n}; " + ", ".join(f"{key} {value}" for key, value in setting.items()))
-    rows = [row for k in options.k for row in measure(options.n, k, options.device, options.repeat)]
+    manifest = describe_environment(torch.device(options.device))
+    print(json.dumps(manifest["hardware"]))
+    rows = []
+    for n in options.n:
+        for k in options.k:
+            rows += measure(n, k, options.device, options.repeat, options.only)
     if options.json:
-        options.json.write_text(
-            json.dumps({**setting, "rows": [asdict(row) for row in rows]}, indent=2) + "\n"
-        )
+        make_folder(options.json.parent)
+        write_json(options.json, {"rows": [asdict(row) for row in rows], "manifest": manifest})
 
 
 if __name__ == "__main__":
