@@ -201,9 +201,9 @@ def main() -> None:
     for n in options.n:
         for k in options.k:
             rows += measure(n, k, options.device, options.repeat, options.only)
-    if options.json:
-        make_folder(options.json.parent)
-        write_json(options.json, {"rows": [asdict(row) for row in rows], "manifest": manifest})
+            if options.json:
+                make_folder(options.json.parent)
+                write_json(options.json, {"rows": [asdict(row) for row in rows], "manifest": manifest})
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@ together; high x high + high x low + low x high is as accurate as float32, at a 
 numbers, so every distance is right for samples that are slightly off, the same way in all of their pairs.
 
 What bounds it: every distance serves two of the N x N pairs. It takes, for differences, 2 (R_a + R_b) float32
-instructions and about 15 for the correctly rounded root and the sums; through the Gram matrix, R_a + R_b
-multiply-adds in float16, three times that where exact. A tile of B x B distances reads 2 B (R_a + R_b)
+instructions and about 15 for root, quotient and sums; through the Gram matrix, R_a + R_b multiply-adds in
+float16, three times that where exact. A tile of B x B distances reads 2 B (R_a + R_b)
 numbers, so bytes count for little.
 
 A band of row blocks is one launch: neighboring programs share their columns, so those stay in the L2 cache.
@@ -75,9 +75,11 @@ def _add_gaps(
     BLOCK: "tl.constexpr",
 ) -> None:
     """Add (d_a - d_b)^2 of a tile to its rows, and to its columns unless they are the rows."""
-    # Rounded correctly: were the hardware's quick root off to one side, no sum would average that out.
-    root = tl.sqrt_rn(square_a * square_b)
-    gap = (square_a + square_b) - (root + root)
+    # (d_a - d_b)^2 without taking large numbers from each other: where many coordinates make all distances
+    # alike, s_a + s_b - 2 root would keep none of its digits. So the quick root and division do, too.
+    difference = square_a - square_b
+    total = square_a + square_b + 2.0 * tl.sqrt(square_a * square_b)
+    gap = difference * difference / tl.maximum(total, 1e-30)
     if (column_block + 1) * BLOCK > n:  # columns never stand before rows, so only these can leave the matrix
         gap = tl.where((rows < n)[:, None] & (columns < n)[None, :], gap, 0.0)
     tl.atomic_add(out + rows, tl.sum(gap, axis=1).to(tl.float64), sem="relaxed")

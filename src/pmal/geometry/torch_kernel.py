@@ -11,6 +11,10 @@ TILE_NUMBERS = {"cpu": 1 << 18, "cuda": 1 << 24}
 """Distances held at a time, per space: what fits a cache, and what keeps a GPU busy."""
 
 
+NARROW = 32
+"""Up to so many coordinates, differences cost no more than a matrix product."""
+
+
 def distance_block(a_BR: Tensor, b_MR: Tensor) -> Tensor:
     """Euclidean distances (B, M), from the differences themselves, so that close points keep their digits.
 
@@ -39,8 +43,8 @@ def squared_gaps(a_NR: Tensor, b_NR: Tensor, rows: Tensor, alpha: Tensor, beta: 
     gaps = torch.empty(len(rows), dtype=torch.float64, device=a_NR.device)
     for part in row_blocks(len(rows), len(a_NR), a_NR.device):
         here = rows[part]
-        gap_BN = distance_block(a_NR[here], a_NR).mul_(alpha[part, None])
-        gap_BN -= distance_block(b_NR[here], b_NR).mul_(beta[part, None])
+        gap_BN = _distances(a_NR[here], a_NR).mul_(alpha[part, None])
+        gap_BN -= _distances(b_NR[here], b_NR).mul_(beta[part, None])
         gaps[part] = gap_BN.square_().sum(1)
     return gaps
 
@@ -50,3 +54,11 @@ def row_blocks(rows: int, columns: int, device: torch.device) -> Iterator[slice]
     height = max(1, TILE_NUMBERS[device.type] // columns)
     for start in range(0, rows, height):
         yield slice(start, min(start + height, rows))
+
+
+def _distances(a_BR: Tensor, b_MR: Tensor) -> Tensor:
+    """From differences while that is cheap; of wide coordinates through a float64 matrix product.
+
+    The product leaves close pairs an error of 1e-8 of the lengths: too little to count in a sum of squares.
+    """
+    return distance_block(a_BR, b_MR) if a_BR.shape[1] <= NARROW else torch.cdist(a_BR, b_MR)
