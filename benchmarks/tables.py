@@ -49,7 +49,43 @@ def mean_and_deviation(estimates) -> str:
     return f"{statistics.mean(values):.1f}{deviation}"
 
 
-TABLES = {"softmax": softmax_table}
+def quality_table() -> str:
+    """How well each rule finds damaged images."""
+    results = [read_json(file) for file in sorted((RESULTS / "quality").glob("*.json"))]
+    kinds = ["all", *results[0]["damaged"]["kinds"]]
+    lines = [
+        f"| recipe, epochs | rule | {' | '.join(kinds)} | accuracy by fifth |",
+        f"|{'---|' * (len(kinds) + 3)}",
+    ]
+    for result in results:
+        for rule, row in result["rules"].items():
+            found = " | ".join(f"{100 * row['auroc'][kind]:.1f}" for kind in kinds)
+            fifths = " ".join(f"{100 * value:.1f}" for value in row["accuracy_by_fifth"])
+            setting = f"{result['recipe']}, {result['about']['epochs']}"
+            lines.append(f"| {setting} | `{rule}` | {found} | {fifths} |")
+    return "\n".join(lines)
+
+
+def mining_table() -> str:
+    """Pairs per second of the topology distance."""
+    lines = [
+        "| hardware | N | K | method | seconds | Gpairs/s | TFLOP/s | error of x | times torch.cdist |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for file in sorted((RESULTS / "mining").glob("*.json")):
+        result = read_json(file)
+        hardware = result["manifest"]["hardware"]
+        name = hardware.get("gpu") or f"{hardware['threads']} CPU threads"
+        for row in result["rows"]:
+            ratio = "" if row["ratio"] is None else f"{row['ratio']:.1f}"
+            lines.append(
+                f"| {name} | {row['n']:,} | {row['k']} | {row['method']} | {row['seconds']:.3f} "
+                f"| {row['gpairs_per_second']:.2f} | {row['tflops']:.2f} | {row['error']:.0e} | {ratio} |"
+            )
+    return "\n".join(lines)
+
+
+TABLES = {"softmax": softmax_table, "quality": quality_table, "mining": mining_table}
 
 
 def with_tables(text: str) -> str:

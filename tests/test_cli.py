@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
 from pmal.__main__ import main
@@ -223,3 +224,19 @@ def test_audit_of_a_run_and_its_refusal(tmp_path, call, uninterrupted):
     lines = (tmp_path / "run" / "audit" / "audit.csv").read_text().splitlines()
     assert len(lines) == 3001
     assert len(list((tmp_path / "run" / "audit").glob("sheet-*.png"))) == 6
+
+
+def test_mine_on_frozen_features(tmp_path, call):
+    random = np.random.default_rng(0)
+    labels = np.arange(300) % 3
+    z = random.normal(size=(300, 8)) + 3 * np.eye(3, 8)[labels]
+    np.savez(tmp_path / "z.npz", z=z.astype(np.float32), labels=labels)
+    words = ["mine", tmp_path / "z.npz", "--out", tmp_path / "found", "--per-class", 4]
+    code, out, error = call(*words, "--json")
+    assert code == 0, error
+    assert json.loads(out)["prototypes"] == 12
+    assert len((tmp_path / "found.samples.csv").read_text().splitlines()) == 301
+    assert_one_line_error(call(*words), 2, "exist")
+    assert call(*words, "--force")[0] == 0
+    assert_one_line_error(call("mine", tmp_path / "no.npz", "--out", tmp_path / "x"), 3, "no.npz")
+    assert_one_line_error(call(*words, "--force", "--quality", "topolgy"), 2, "did you mean 'topology'?")

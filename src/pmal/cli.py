@@ -121,6 +121,55 @@ def evaluate(
 
 
 @app.command()
+def mine(
+    embeddings: Annotated[Path, typer.Argument(metavar="EMBEDDINGS", help=".npz, .safetensors or .parquet.")],
+    out: Annotated[Path, typer.Option(help="Where to write: OUT.json, OUT.csv and OUT.samples.csv.")],
+    heads: Annotated[int, typer.Option(min=2, help="Linear heads to fit where the file has none.")] = 2,
+    epsilon: Annotated[float, typer.Option(help="Candidates have at least this share of the best r.")] = 0.7,
+    per_class: Annotated[int, typer.Option(min=1, help="Prototypes per class.")] = 10,
+    quality: Annotated[
+        str, typer.Option(help="topology, probability, ensemble, mc-dropout, logit.")
+    ] = "topology",
+    diversity: Annotated[str, typer.Option(help="gap (Algorithm 1), random, kmeans, kcenter, none.")] = "gap",
+    topology: Annotated[str, typer.Option(help="unit, rms or literal (the paper's text).")] = "unit",
+    landmarks: Annotated[int | None, typer.Option(help="Estimate r from so many samples, not all.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="For heads and random choices.")] = 0,
+    force: Annotated[bool, typer.Option(help="Replace earlier results.")] = False,
+    device: DeviceOption = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """Choose prototypes from the embeddings of any model, and rank every sample by robustness.
+
+    The file holds z_0, W_0, z_1, W_1, ... and labels; one z without a head is enough.
+    """
+    session = _start(Resources(device=device), as_json, AGAIN)
+
+    from pmal.mining import mine_file
+
+    found = mine_file(
+        embeddings,
+        out,
+        heads=heads,
+        epsilon=epsilon,
+        per_class=per_class,
+        quality=quality,
+        diversity=diversity,
+        topology=topology,
+        landmarks=landmarks,
+        seed=seed,
+        force=force,
+        device=device,
+        display=session.display,
+    )
+    summary = found.summary()
+    if as_json:
+        print(json.dumps(summary))
+    else:
+        print(", ".join(f"{summary[name]:,} {name}" for name in ("samples", "candidates", "prototypes")))
+        print("\n".join(summary["files"]))
+
+
+@app.command()
 def audit(
     target: Annotated[str, typer.Argument(metavar="RUN|SOURCE", help="A run, or data to fit one on first.")],
     out: Annotated[

@@ -70,7 +70,24 @@ def test_repeats_only_what_needs_it(monkeypatch):
     monkeypatch.setattr(module, "SMALL", 0)
     counting = Counting()
     module.topology_gap(*spaces(0.3, n=3000), "unit", counting, fast=False, advance=None)
-    assert counting.rows == 32  # the probes
+    assert counting.rows == module._PROBES
+
+
+def test_an_error_that_all_samples_share_is_taken_off(monkeypatch):
+    """As that of matrix units, which truncate: nothing needs to be computed again."""
+    monkeypatch.setattr(module, "SMALL", 0)
+    a, b = spaces(0.3)
+    counting = Counting()
+    plain = counting.pair_sums
+
+    def truncated(*args, **options):
+        sums = plain(*args, **options)
+        return sums._replace(gap=sums.gap + 1e-4 * (sums.square_a * sums.square_b).sqrt())
+
+    counting.pair_sums = truncated
+    x = module.topology_gap(a, b, "unit", counting, fast=False, advance=None)
+    torch.testing.assert_close(x, double_gap(a, b, "unit"), rtol=module.TOLERANCE, atol=0)
+    assert counting.rows == module._PROBES
 
 
 @pytest.mark.parametrize("error", [1e-7, -1e-5, 1e-3])

@@ -2,14 +2,17 @@
 
 from pmal.mining.candidates import select_candidates
 from pmal.mining.diversity import diversity_gaps, filter_diverse
+from pmal.mining.file_miner import MinedFile, mine_file
 from pmal.mining.miner import mine, mine_prototypes
 from pmal.mining.prototypes import PrototypeSet
 
 __all__ = [
+    "MinedFile",
     "PrototypeSet",
     "diversity_gaps",
     "filter_diverse",
     "mine",
+    "mine_file",
     "mine_prototypes",
     "select_candidates",
 ]

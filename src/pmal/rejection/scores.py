@@ -1,8 +1,28 @@
-"""Unknown scores from logits. Larger means more unknown, for every score."""
+"""Unknown scores. Larger means more unknown, for every score.
 
-from collections.abc import Callable
+A sample that breaks the model must not pass as known: where NaN, or an infinity that only an overflow can
+explain, is among its numbers, its score is +inf.
 
+Shapes: B samples, K classes, D channels, N samples of the bank, M of them in a block.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
+
+from pmal.errors import DataError, UsageError
+
+Floats = NDArray[np.float64]
+
+_QUERY_ROWS, _BANK_ROWS = 512, 8192
+"""Samples compared at a time: a block of similarities takes 32 MB, however large the bank is."""
+
+_QUANTILES = 1001
+"""What a scale keeps of a score at most, so that its size does not grow with the held-out set."""
 
 
 def probability_score(logits_BK: torch.Tensor) -> torch.Tensor:
@@ -16,17 +36,21 @@ def probability_score(logits_BK: torch.Tensor) -> torch.Tensor:
     """
     probabilities_BK = logits_BK.double().softmax(dim=1)
     others_BK = probabilities_BK.scatter(1, logits_BK.argmax(dim=1, keepdim=True), 0.0)
-    return others_BK.sum(dim=1)
+    return _broken_is_unknown(others_BK.sum(dim=1), logits_BK)
 
 
 def logit_score(logits_BK: torch.Tensor) -> torch.Tensor:
-    """Minus the largest logit."""
-    return -logits_BK.double().amax(dim=1)
+    """Minus the largest logit.
+
+    >>> logit_score(torch.tensor([[9.0, 0.0], [float("nan"), 0.0]]))
+    tensor([-9., inf], dtype=torch.float64)
+    """
+    return _broken_is_unknown(-logits_BK.double().amax(dim=1), logits_BK)
 
 
 def energy_score(logits_BK: torch.Tensor) -> torch.Tensor:
     """Free energy: minus the log of the sum of exponentials of the logits."""
-    return -logits_BK.double().logsumexp(dim=1)
+    return _broken_is_unknown(-logits_BK.double().logsumexp(dim=1), logits_BK)
 
 
 LOGIT_SCORES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -35,3 +59,167 @@ LOGIT_SCORES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "energy": energy_score,
 }
 """The scores that need nothing but logits, by the names used everywhere."""
+
+
+def distance_score(distances_BK: torch.Tensor) -> torch.Tensor:
+    """The smallest distance to the prototypes of any class (the paper's DR).
+
+    >>> distance_score(torch.tensor([[0.5, 0.25], [float("inf"), 0.75]]))
+    tensor([0.2500, 0.7500], dtype=torch.float64)
+    """
+    return _nan_is_unknown(distances_BK.double().amin(dim=1))
+
+
+def neighbor_score(z_BD: torch.Tensor, bank_ND: torch.Tensor, k: int = 5) -> torch.Tensor:
+    """Cosine distance to the k-th nearest of all training embeddings, whatever their classes.
+
+    The k-th and not the nearest, because one odd training image must not vouch for an unknown. In float64:
+    the distances of a well trained model's known samples fall below what float32 can tell from zero.
+    An embedding of length zero has no direction: its distance is 1, as between orthogonal ones.
+
+    >>> bank = torch.tensor([[1.0, 0.0], [0.0, 2.0], [-1.0, 0.0]])
+    >>> neighbor_score(torch.tensor([[5.0, 0.0]]), bank, k=2)
+    tensor([1.], dtype=torch.float64)
+    """
+    _check_bank(z_BD, bank_ND, k)
+    distance_B = torch.cat([_kth_distance(block, bank_ND, k) for block in torch.split(z_BD, _QUERY_ROWS)])
+    return distance_B.masked_fill(~z_BD.isfinite().all(dim=1), math.inf)
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreScale:
+    """What each score looks like on held-out known samples; unknown samples have no part in it.
+
+    Calibrate the threshold of the combined score on other known samples than these: its guarantee rests on
+    scores that were not fitted to the samples it is calibrated on.
+    """
+
+    quantiles: dict[str, Floats]
+    """Per score, values that split the known samples into equal shares, in rising order."""
+
+    def __post_init__(self) -> None:
+        if not self.quantiles:
+            raise UsageError("a score scale without scores: pass at least one, by name")
+        for name, values in self.quantiles.items():
+            _check_quantiles(name, values)
+
+    @classmethod
+    def fit(cls, known_scores: Mapping[str, torch.Tensor]) -> "ScoreScale":
+        """From the scores of held-out known samples. Samples that broke the model are left out.
+
+        >>> ScoreScale.fit({"distance": torch.tensor([0.25, 0.0, 0.5])}).to_lists()
+        {'distance': [0.0, 0.25, 0.5]}
+        """
+        return cls({name: _quantiles(_floats(scores)) for name, scores in known_scores.items()})
+
+    def to_lists(self) -> dict[str, list[float]]:
+        """For a JSON file."""
+        return {name: values.tolist() for name, values in self.quantiles.items()}
+
+    @classmethod
+    def from_lists(cls, quantiles: Mapping[str, Sequence[float]]) -> "ScoreScale":
+        """What `to_lists` wrote; anything else is refused."""
+        try:
+            return cls({name: np.asarray(values, np.float64) for name, values in quantiles.items()})
+        except (AttributeError, TypeError, ValueError):
+            raise DataError("score scale: pass a list of numbers for each score") from None
+
+
+def combined_score(scores: Mapping[str, torch.Tensor], scale: ScoreScale) -> torch.Tensor:
+    """The mean surprise over the scores of a scale; others are ignored.
+
+    Surprise is -log of the share of known samples that look at least as unknown. It has no unit, so a bounded
+    distance and an unbounded logit weigh the same, and rarity counts, not shape: a mean of the shares would
+    treat 1 in 20 and 1 in 1000 as nearly equal, one of standard deviations would follow the longest tail.
+
+    >>> scale = ScoreScale.fit({"a": torch.arange(9.0), "b": -torch.arange(9.0)})
+    >>> combined_score({"a": torch.tensor([4.0, 8.0]), "b": torch.tensor([-4.0, 0.0])}, scale)
+    tensor([0.6931, 2.3026], dtype=torch.float64)
+    """
+    missing = [name for name in scale.quantiles if name not in scores]
+    if missing:
+        raise UsageError(f"the combined score needs the score '{missing[0]}', too: pass it")
+    parts_B = [_surprise(_floats(scores[name]), values) for name, values in scale.quantiles.items()]
+    try:
+        mean_B = np.mean(parts_B, axis=0)
+    except ValueError:
+        lengths = ", ".join(f"'{name}' {len(scores[name])}" for name in scale.quantiles)
+        raise DataError(f"scores of different length ({lengths}): pass each for the same samples") from None
+    return torch.from_numpy(mean_B).to(next(iter(scores.values())).device)
+
+
+def _surprise(scores_B: Floats, quantiles_Q: Floats) -> Floats:
+    """-log of the share of known samples at or above a score, linear between the quantiles.
+
+    Above the largest the line through the first and the last point goes on, so that order is kept where every
+    unknown sample may stand. Below the smallest it does not: being very well known by one score must not
+    outweigh the alarm of another.
+    """
+    values, counts = np.unique(quantiles_Q, return_counts=True)
+    mean_rank = np.cumsum(counts) - (counts + 1) / 2
+    surprise = -np.log((len(quantiles_Q) - mean_rank) / (len(quantiles_Q) + 1))
+    beyond_B = np.maximum(scores_B - values[-1], 0.0) / (values[-1] - values[0])
+    found_B: Floats = np.interp(scores_B, values, surprise) + beyond_B * (surprise[-1] - surprise[0])
+    return found_B
+
+
+def _quantiles(scores_N: Floats) -> Floats:
+    finite = scores_N[np.isfinite(scores_N)]
+    if finite.size <= _QUANTILES:
+        return np.sort(finite)
+    found: Floats = np.quantile(finite, np.linspace(0.0, 1.0, _QUANTILES))
+    return found
+
+
+def _check_quantiles(name: str, values: Floats) -> None:
+    if values.ndim != 1 or values.size < 2:
+        raise DataError(f"score '{name}': a scale needs at least 2 known samples with a finite score")
+    if not np.isfinite(values).all() or (np.diff(values) < 0).any():
+        raise DataError(f"score '{name}': its quantiles are not finite and rising: fit the scale again")
+    if values[0] == values[-1]:
+        raise DataError(f"score '{name}' is the same for all known samples: leave it out of the combination")
+
+
+def _check_bank(z_BD: torch.Tensor, bank_ND: torch.Tensor, k: int) -> None:
+    if z_BD.ndim != 2 or bank_ND.ndim != 2 or z_BD.shape[1] != bank_ND.shape[1]:
+        shapes = f"{tuple(z_BD.shape)} and {tuple(bank_ND.shape)}"
+        raise UsageError(f"embeddings have shapes {shapes}: pass two matrices with the same channels")
+    if not 1 <= k <= len(bank_ND):
+        raise UsageError(f"k is {k}: the bank holds {len(bank_ND)} embeddings, pass 1 to that many")
+    broken = (~bank_ND.isfinite().all(dim=1)).nonzero()
+    if len(broken):
+        raise DataError(f"bank: embedding {int(broken[0])} has NaN or infinite values: leave it out")
+
+
+def _kth_distance(z_BD: torch.Tensor, bank_ND: torch.Tensor, k: int) -> torch.Tensor:
+    unit_BD = _unit(z_BD)
+    nearest = unit_BD.new_empty(len(z_BD), 0)
+    for block_MD in torch.split(bank_ND, _BANK_ROWS):
+        cosine_BM = unit_BD @ _unit(block_MD.to(z_BD.device)).T
+        nearest = torch.cat([nearest, cosine_BM.topk(min(k, len(block_MD))).values], dim=1)
+        nearest = nearest.topk(min(k, nearest.shape[1])).values
+    return (1 - nearest[:, -1]).clamp(min=0.0)  # rounding takes the cosine of equal directions above 1
+
+
+def _unit(z_BD: torch.Tensor) -> torch.Tensor:
+    """Rows of length 1, by way of a largest entry of 1, so that no square overflows; zero stays zero."""
+    z_BD = z_BD.double()
+    largest_B1 = z_BD.abs().amax(dim=1, keepdim=True)
+    z_BD = z_BD / largest_B1.where(largest_B1 > 0, 1.0)
+    length_B1 = z_BD.square().sum(dim=1, keepdim=True).sqrt()
+    return z_BD / length_B1.clamp(min=1.0)
+
+
+def _broken_is_unknown(score_B: torch.Tensor, logits_BK: torch.Tensor) -> torch.Tensor:
+    """Minus infinity is a logit that a mask may set; NaN and plus infinity are none."""
+    broken_B = ~(logits_BK < math.inf).all(dim=1)
+    return _nan_is_unknown(score_B).masked_fill(broken_B, math.inf)
+
+
+def _nan_is_unknown(score_B: torch.Tensor) -> torch.Tensor:
+    return score_B.masked_fill(score_B.isnan(), math.inf)
+
+
+def _floats(scores_B: torch.Tensor) -> Floats:
+    floats: Floats = _nan_is_unknown(scores_B.detach().cpu().double()).numpy()
+    return floats

@@ -12,6 +12,7 @@ import torch
 from pmal._runtime.files import atomic_path, make_folder, write_text
 from pmal.data.samples import Samples
 from pmal.mining import PrototypeSet
+from pmal.mining.export import plain_cell
 from pmal.reporting.contact_sheet import Row, contact_sheet
 
 COLUMNS = ("class", "rank", "id", "r", "log_r", "candidate", "prototype", "predicted", "name")
@@ -59,15 +60,15 @@ def audit_table(audit: Audit) -> str:
             log_r, sample_id = float(audit.log_r_N[position]), int(audit.samples.ids[position])
             writer.writerow(
                 [
-                    name,
+                    plain_cell(name),
                     rank,
                     sample_id,
                     f"{np.exp(log_r):.6f}",
                     repr(log_r),
                     int(audit.candidate_N[position]),
                     chosen.get(sample_id, ""),
-                    names[int(audit.predicted_N[position])],
-                    audit.samples.name(position),
+                    plain_cell(names[int(audit.predicted_N[position])]),
+                    plain_cell(audit.samples.name(position)),
                 ]
             )
     return text.getvalue()

@@ -1,0 +1,181 @@
+"""The named entries of an embedding file: .npz, .safetensors or Parquet. What they mean is not known here.
+
+An entry is an array, a tensor, or a list of texts. Only entries with a name that `KNOWN` matches are read.
+Nothing of a file is ever unpickled, and what it declares must fit into memory before any of it is read.
+"""
+
+import json
+import os
+import re
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from pmal.errors import DataError
+from pmal.mining.parquet_columns import read_column
+
+Entry = NDArray[Any] | Tensor | list[str]
+
+KNOWN = re.compile(r"[zWb](_(0|[1-9][0-9]*))?|embeddings|labels?|paths?|ids?|class_names")
+
+_BROKEN = (
+    *(ValueError, OSError, EOFError, KeyError, SyntaxError, RuntimeError),
+    *(struct.error, zipfile.BadZipFile, zlib.error),
+)
+
+
+def read_entries(path: Path) -> tuple[dict[str, Entry], list[str]]:
+    """The entries with a known name, and the names of the others."""
+    if not path.is_file():
+        raise DataError(f"{path}: no such file")
+    if path.suffix.lower() not in _READERS:
+        raise DataError(f"{path}: embeddings are read from files that end in {', '.join(_READERS)}")
+    if not path.stat().st_size:
+        raise DataError(f"{path}: an empty file")
+    return _READERS[path.suffix.lower()](path)
+
+
+def memory_bytes() -> int:
+    """What this machine has."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _check_fits(path: Path, declared: int) -> None:
+    # A few kilobytes of a compressed file can declare any size.
+    if declared > memory_bytes():
+        raise DataError(
+            f"{path}: declares {declared:,} bytes, more than the {memory_bytes():,} of this machine's "
+            "memory: mine a part of the samples"
+        )
+
+
+def _split_names(names: Iterable[str]) -> tuple[list[str], list[str]]:
+    known: list[str] = []
+    other: list[str] = []
+    for name in names:
+        (known if KNOWN.fullmatch(name) else other).append(name)
+    return known, other
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+# -- .npz
+
+
+def _read_npz(path: Path) -> tuple[dict[str, Entry], list[str]]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = [name[: -len(".npy")] for name in archive.namelist() if name.endswith(".npy")]
+            known, other = _split_names(members)
+            headers = {name: _npy_header(archive, name) for name in known}
+    except _BROKEN as error:
+        raise DataError(f"{path}: not readable as .npz ({_one_line(error)})") from None
+    for name, (_, dtype) in headers.items():
+        if dtype.hasobject:
+            raise DataError(f"{path}: {name} holds Python objects: save numbers, or strings with dtype=str")
+    # Python integers: a declared shape may be beyond what int64 holds.
+    _check_fits(path, sum(prod(map(int, shape)) * dtype.itemsize for shape, dtype in headers.values()))
+    entries: dict[str, Entry] = {}
+    with np.load(path, allow_pickle=False) as arrays:
+        for name in known:
+            try:
+                array = arrays[name]
+            except _BROKEN as error:
+                raise DataError(f"{path}: {name} is not readable ({_one_line(error)})") from None
+            entries[name] = _texts(array, f"{path}: {name}") if array.dtype.kind in "US" else array
+    return entries, other
+
+
+def _npy_header(archive: zipfile.ZipFile, name: str) -> tuple[tuple[int, ...], "np.dtype[Any]"]:
+    with archive.open(f"{name}.npy") as member:
+        first = np.lib.format.read_magic(member) == (1, 0)
+        read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(member)
+    return shape, dtype
+
+
+def _texts(array: NDArray[Any], what: str) -> list[str]:
+    if array.ndim != 1:
+        raise DataError(f"{what}: expected a list of texts, got shape {array.shape}")
+    try:
+        texts: list[str] = (np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array).tolist()
+    except UnicodeDecodeError:
+        raise DataError(f"{what}: its texts are not UTF-8") from None
+    return texts
+
+
+# -- .safetensors
+
+
+def _read_safetensors(path: Path) -> tuple[dict[str, Entry], list[str]]:
+    # The sizes in the header cannot exceed the file: safetensors checks that.
+    _check_fits(path, path.stat().st_size)
+    entries: dict[str, Entry] = {}
+    try:
+        with safe_open(path, framework="pt") as file:
+            known, other = _split_names(file.keys())
+            for name in known:
+                entries[name] = file.get_tensor(name)
+            metadata = file.metadata() or {}
+    except (SafetensorError, *_BROKEN) as error:
+        raise DataError(f"{path}: not readable as safetensors ({_one_line(error)})") from None
+    return entries | _from_metadata(path, metadata, entries), other
+
+
+# -- Parquet
+
+
+def _read_parquet(path: Path) -> tuple[dict[str, Entry], list[str]]:
+    try:
+        with pq.ParquetFile(path) as file:
+            known, other = _split_names(file.schema_arrow.names)
+            fits = partial(_check_fits, path)
+            entries: dict[str, Entry] = {
+                name: read_column(file, name, f"{path}: {name}", fits) for name in known
+            }
+            raw = file.schema_arrow.metadata or {}
+    except (pa.ArrowException, *_BROKEN) as error:
+        raise DataError(f"{path}: not readable as Parquet ({_one_line(error)})") from None
+    metadata = {key.decode(errors="replace"): text.decode(errors="replace") for key, text in raw.items()}
+    return entries | _from_metadata(path, metadata, entries), other
+
+
+# -- what stands in the metadata of formats that hold no texts, or no second table
+
+
+def _from_metadata(path: Path, metadata: Mapping[str, str], taken: Iterable[str]) -> dict[str, Entry]:
+    """Entries given as JSON lists: texts, or numbers, nested for a matrix."""
+    found: dict[str, Entry] = {}
+    for name in sorted(name for name in metadata if KNOWN.fullmatch(name)):
+        if name in taken:
+            raise DataError(f"{path}: {name} occurs twice, once in the metadata: remove one")
+        try:
+            content = json.loads(metadata[name])
+            texts = isinstance(content, list) and all(isinstance(text, str) for text in content)
+            found[name] = content if texts else np.array(content)
+        except (ValueError, RecursionError) as error:
+            raise DataError(
+                f"{path}: {name} in the metadata is not a JSON list ({_one_line(error)})"
+            ) from None
+    return found
+
+
+_READERS: dict[str, Callable[[Path], tuple[dict[str, Entry], list[str]]]] = {
+    ".npz": _read_npz,
+    ".safetensors": _read_safetensors,
+    ".parquet": _read_parquet,
+}

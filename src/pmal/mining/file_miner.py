@@ -1,0 +1,215 @@
+"""Mining on embeddings of any model: a file in, prototypes and r of every sample out."""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pmal._runtime.devices import choose_device
+from pmal._runtime.progress import Display, Silent
+from pmal._runtime.seeds import stream
+from pmal.errors import UsageError
+from pmal.geometry import centered_logits, topology_robustness
+from pmal.mining._checks import Space, check_count, check_spaces
+from pmal.mining.candidates import select_candidates
+from pmal.mining.embedding_file import Embeddings, naming, read_embeddings
+from pmal.mining.export import OutputFiles, write_prototypes_csv, write_samples_csv
+from pmal.mining.heads import fit_head
+from pmal.mining.miner import mine, mine_prototypes
+from pmal.mining.prototypes import PrototypeSet
+from pmal.mining.quality import QUALITY_RULES, QualityOptions
+
+_COMPARING = ("topology", "ensemble")
+
+
+@dataclass(frozen=True, eq=False)
+class MinedFile:
+    """What was found, and where it was written."""
+
+    prototypes: PrototypeSet
+    ids: Tensor
+    """Of all samples, ascending (N,)."""
+    log_r: Tensor
+    """Log of each sample's quality, in the order of the ids, float64 (N,)."""
+    candidates: Tensor
+    """Bool (N,)."""
+    spaces: int
+    head_accuracies: tuple[float, ...]
+    """Share of the samples that each fitted head puts into their class; empty where the file has heads."""
+    warnings: tuple[str, ...]
+    files: tuple[Path, ...]
+
+    def summary(self) -> dict[str, Any]:
+        """In numbers, as JSON can hold it."""
+        sizes_K = torch.bincount(self.prototypes.labels, minlength=self.prototypes.num_classes)
+        return {
+            "samples": len(self.ids),
+            "classes": self.prototypes.num_classes,
+            "spaces": self.spaces,
+            "head_accuracies": list(self.head_accuracies),
+            "candidates": int(self.candidates.sum()),
+            "prototypes": len(self.prototypes),
+            "fewest_per_class": int(sizes_K.min()),
+            "most_per_class": int(sizes_K.max()),
+            "warnings": list(self.warnings),
+            "files": [str(file) for file in self.files],
+        }
+
+
+def mine_file(
+    path: str | PathLike[str],
+    out: str | PathLike[str],
+    *,
+    heads: int = 2,
+    epsilon: float = 0.7,
+    per_class: int = 10,
+    quality: str = "topology",
+    diversity: str = "gap",
+    topology: str = "unit",
+    temperature: str | float = "median",
+    precision: str = "exact",
+    landmarks: int | None = None,
+    seed: int = 0,
+    device: str = "auto",
+    force: bool = False,
+    display: Display | None = None,
+) -> MinedFile:
+    """Read embeddings (`read_embeddings` says how they are stored), mine, write OUT.json and two CSV files.
+
+    Where the file has no heads, linear ones are fitted: at least `heads` of them and one for each space, in
+    turn. The other options are those of `mine_prototypes`; device is auto, cpu or cuda. Existing files are
+    only replaced with `force`. All that can be refused is refused before the work begins.
+    """
+    source, files, display = Path(path), OutputFiles.named(out), display or Silent()
+    options = QualityOptions(topology, temperature, precision, landmarks, seed=seed)
+    _rehearse(epsilon, per_class, quality, diversity, options)
+    where = choose_device(device)
+    files.prepare(source, force)
+
+    data = read_embeddings(source)
+    if data.ignored:
+        display.say(f"{source}: not used: {', '.join(data.ignored)}")
+    _check_enough_spaces(source, data, heads, quality)
+    with naming(source), _gpu_memory(), _notes_of_warnings(display) as notes:
+        spaces, accuracies = _spaces(data, heads, seed, where, display)
+        log_r = _measure(spaces, data.labels, quality, options, where, display)
+        prototypes = mine(
+            log_r,
+            centered_logits(spaces[0].z, spaces[0].weight),
+            data.labels,
+            num_classes=data.num_classes,
+            epsilon=epsilon,
+            per_class=per_class,
+            diversity=diversity,
+            ids=data.ids,
+            class_names=data.class_names,
+            files=data.paths,
+            seed=seed,
+        )
+    candidates = select_candidates(log_r, data.labels, epsilon=epsilon, at_least=per_class)
+    write_samples_csv(files.samples_csv, log_r, candidates, data.labels, data.ids, prototypes, data.paths)
+    write_prototypes_csv(files.prototypes_csv, prototypes)
+    prototypes.save(files.prototypes)
+    return MinedFile(
+        prototypes, data.ids, log_r, candidates, len(spaces), accuracies, tuple(notes), files.readable
+    )
+
+
+def _rehearse(epsilon: float, per_class: int, quality: str, diversity: str, options: QualityOptions) -> None:
+    """Mine three samples: a wrong option is found now, in the words of the rule that refuses it."""
+    eye = torch.eye(3)
+    mine_prototypes(
+        [(eye, eye), (eye * torch.tensor([1.0, 2.0, 4.0]), eye)],
+        [0, 1, 2],
+        epsilon=epsilon,
+        per_class=per_class,
+        quality=quality,
+        diversity=diversity,
+        topology=options.topology,
+        temperature=options.temperature,
+        precision=options.precision,
+        landmarks=options.landmarks,
+        seed=options.seed,
+    )
+
+
+def _check_enough_spaces(source: Path, data: Embeddings, heads: int, quality: str) -> None:
+    check_count(heads, "heads")
+    needed = 2 if quality in _COMPARING else 1
+    if data.heads and len(data.z) < needed:
+        raise UsageError(
+            f"quality={quality} compares two spaces, {source} has one: add z_1 and W_1, or leave out the "
+            "weights, and heads are fitted"
+        )
+    if not data.heads and max(heads, len(data.z)) < needed:
+        raise UsageError(f"heads={heads}: quality={quality} compares two or more")
+
+
+def _spaces(
+    data: Embeddings, heads: int, seed: int, device: torch.device, display: Display
+) -> tuple[list[Space], tuple[float, ...]]:
+    """Embeddings and heads on the device; and how accurate the heads are that had to be fitted."""
+    z = [z_ND.to(device) for z_ND in data.z]
+    if data.heads:
+        given = zip(z, data.heads, strict=True)
+        return check_spaces([(z_ND, weight, bias) for z_ND, (weight, bias) in given]), ()
+    z = [z[u % len(z)] for u in range(max(heads, len(z)))]
+    fitted = []
+    with display.stage("fitting linear heads", len(z), "heads") as advance:
+        for u, z_ND in enumerate(z):
+            fitted.append(fit_head(z_ND, data.labels, data.num_classes, stream(seed, "head", u)))
+            advance(1)
+    spaces = [(z_ND, head.weight, head.bias) for z_ND, head in zip(z, fitted, strict=True)]
+    return check_spaces(spaces), tuple(head.accuracy for head in fitted)
+
+
+def _measure(
+    spaces: Sequence[Space],
+    labels_N: Tensor,
+    quality: str,
+    options: QualityOptions,
+    device: torch.device,
+    display: Display,
+) -> Tensor:
+    """Log of the quality of every sample (N,)."""
+    if quality != "topology":
+        return QUALITY_RULES[quality](spaces, labels_N, options)
+    count, pairs = len(labels_N), len(spaces) * (len(spaces) - 1) // 2
+    total = count * min(options.landmarks or count, count) * pairs
+    with display.stage("topology", total, "pairs") as advance:
+        return topology_robustness(
+            [(space.z, space.weight) for space in spaces],
+            topology=options.topology,
+            temperature=options.temperature,
+            precision=options.precision,
+            landmarks=options.landmarks,
+            seed=stream(options.seed, "landmarks"),
+            device=device,
+            report=advance,
+        )
+
+
+@contextmanager
+def _notes_of_warnings(display: Display) -> Iterator[list[str]]:
+    """Collects what was warned of inside the block, and says it once."""
+    notes: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield notes
+    notes += dict.fromkeys(str(warning.message) for warning in caught)
+    for note in notes:
+        display.say(f"warning: {note}")
+
+
+@contextmanager
+def _gpu_memory() -> Iterator[None]:
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise UsageError("the embeddings do not fit into the GPU's memory: use --device cpu") from None

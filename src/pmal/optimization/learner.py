@@ -1,0 +1,68 @@
+"""The network of the second training: a classifier that keeps its samples near their class's prototypes.
+
+B samples, R prototypes renewed per step, K classes, T prototypes of the class that has most, D channels.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from pmal.config import RunConfig
+from pmal.data.augmentation import augment, normalize
+from pmal.data.batches import ResidentImages
+from pmal.ensemble.classifier import Classifier
+from pmal.ensemble.embeddings import embed_images
+from pmal.optimization.bank import PrototypeBank, as_table
+from pmal.optimization.distances import DISTANCES
+from pmal.optimization.losses import prototype_margin_loss
+from pmal.optimization.settings import OptimizationConfig
+
+
+class PrototypeLearner(nn.Module):
+    """A classifier, the bank of prototypes, and the loss that trains the one by the other."""
+
+    def __init__(
+        self,
+        classifier: Classifier,
+        bank: PrototypeBank,
+        settings: OptimizationConfig,
+        config: RunConfig,
+        flip: bool,
+    ) -> None:
+        super().__init__()
+        self.classifier, self.bank, self.settings = classifier, bank, settings
+        self.distance = DISTANCES[settings.distance]
+        self.policy, self.flip = config.data.augmentation, flip
+        self.smoothing = config.training.label_smoothing
+        # What is not renewed at the first step is as the first weights see it.
+        bank.cache.copy_(_embed(classifier, bank.images))
+
+    def objective(self, images: Tensor, labels: Tensor) -> Tensor:
+        """Cross entropy of augmented images, plus the margin loss of their distances to all prototypes.
+
+        The prototypes join the batch as they are, so that batch norm treats both alike.
+        """
+        model = self.classifier
+        views = augment(images, self.policy, model.mean, model.std, self.flip)
+        prototypes = normalize(self.bank.due_images(), model.mean, model.std)
+        z_BD, z_RD = model.encoder(torch.cat([views, prototypes])).split([len(views), len(prototypes)])
+        classification = cross_entropy(model.head(z_BD), labels, label_smoothing=self.smoothing)
+        # Not in mixed precision: a cosine of bfloat16 products has two digits.
+        with torch.autocast(images.device.type, enabled=False):
+            prototypes_KTD = self.bank.renew(z_RD.float())
+            distances_BK = self.distance(z_BD.float(), prototypes_KTD, self.bank.mask)
+            separation = prototype_margin_loss(distances_BK, labels, margin=self.settings.margin)
+        return classification + self.settings.weight * separation
+
+
+def embed_prototypes(model: Classifier, images_PCHW: Tensor, mask_KT: Tensor) -> Tensor:
+    """The prototypes as everything after training sees them: float32 (K, T, D) on the CPU.
+
+    uint8 images by class and then by rank; zeros where the mask is False.
+    """
+    return as_table(_embed(model, images_PCHW), mask_KT.cpu())
+
+
+def _embed(model: Classifier, images_PCHW: Tensor) -> Tensor:
+    z_PD, _ = embed_images(model, ResidentImages(images_PCHW, images_PCHW.device))
+    return z_PD

@@ -1,0 +1,133 @@
+"""The second training: from the first classifier and the mined prototypes to the final network."""
+
+import copy
+import functools
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from pmal._runtime.seeds import seeded, stream
+from pmal._runtime.session import Session
+from pmal._runtime.tensors import has_tensors
+from pmal.config import RunConfig
+from pmal.ensemble.classifier import Classifier, load_classifier, save_classifier
+from pmal.ensemble.training import TrainingSet, finish, train
+from pmal.errors import DataError
+from pmal.mining.prototypes import PrototypeSet
+from pmal.optimization.bank import PrototypeBank, refresh_size
+from pmal.optimization.learner import PrototypeLearner
+from pmal.optimization.settings import OptimizationConfig
+
+READ_BATCH = 512
+
+
+@dataclass(frozen=True)
+class PrototypeTrainingSet(TrainingSet):
+    """A training set and the samples in it that stand for their classes."""
+
+    prototypes: PrototypeSet
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """Of the samples and the prototypes: weights and checkpoints belong to both."""
+        table_KT = self.prototypes.table().numpy()
+        return hashlib.sha256(super().digest.encode() + table_KT.tobytes()).hexdigest()
+
+    def prototype_images(self) -> torch.Tensor:
+        """uint8 (P, C, H, W) by class and then by rank, on the device."""
+        plan = torch.split(self._prototype_positions(), READ_BATCH)
+        return torch.cat(list(self.images.stream(plan)))
+
+    def _prototype_positions(self) -> torch.Tensor:
+        wanted_P = self.prototypes.ids.numpy()
+        order_N = np.argsort(self.ids)
+        rank_P = np.searchsorted(self.ids, wanted_P, sorter=order_N).clip(max=len(self.ids) - 1)
+        found_P = torch.from_numpy(order_N[rank_P])
+        same_label = self.labels.cpu()[found_P] == self.prototypes.labels
+        strange = (self.ids[found_P.numpy()] != wanted_P) | ~same_label.numpy()
+        if strange.any():
+            sample = f"sample {wanted_P[strange][0]}"
+            raise DataError(f"prototypes: {sample} is not a training image of its class: mine them again")
+        return found_P
+
+
+def optimize_embedding(
+    first: Classifier,
+    data: TrainingSet,
+    prototypes: PrototypeSet,
+    settings: OptimizationConfig,
+    config: RunConfig,
+    *,
+    flip: bool,
+    folder: Path,
+    session: Session,
+) -> Classifier:
+    """Train the final network, starting from the first classifier; one that is done already is loaded.
+
+    Resumable like every training, with the state of the prototype bank.
+    """
+    both = PrototypeTrainingSet(data.images, data.labels, data.ids, prototypes)
+    if not has_tensors(folder / "weights"):
+        seed = stream(config.seed, "optimization")
+        learner = make_learner(first, both, settings, config, flip=flip, seed=seed)
+        train(
+            "optimization",
+            learner,
+            learner.objective,
+            both,
+            config.training,
+            seed=seed,
+            folder=folder,
+            session=_logging_staleness(session, learner.bank),
+        )
+        save_classifier(folder / "weights", learner.classifier, both.digest)
+    finish(folder)
+    return load_classifier(folder / "weights", session.device, first.spec.class_names, both.digest)
+
+
+def make_learner(
+    first: Classifier,
+    data: PrototypeTrainingSet,
+    settings: OptimizationConfig,
+    config: RunConfig,
+    *,
+    flip: bool,
+    seed: int,
+) -> PrototypeLearner:
+    """The untrained network: a copy of the first classifier, or the same network with new weights."""
+    prototypes, classes = data.prototypes, len(first.spec.class_names)
+    if prototypes.num_classes != classes:
+        raise DataError(
+            f"prototypes of {prototypes.num_classes} classes, but {classes} are known: mine them again"
+        )
+    model = copy.deepcopy(first) if settings.init == "warm" else _with_new_weights(first, seed)
+    batch_size = min(config.training.batch_size, len(data.images))
+    bank = PrototypeBank(
+        data.prototype_images(),
+        prototypes.mask,
+        int(model.encoder.num_features),
+        refresh_size(len(prototypes), batch_size, settings.refresh),
+    )
+    model = model.use_channels_last().to(data.labels.device)
+    return PrototypeLearner(model, bank, settings, config, flip)
+
+
+def _with_new_weights(first: Classifier, seed: int) -> Classifier:
+    # On the CPU, so that the first weights do not depend on the device.
+    with seeded(stream(seed, "init"), torch.device("cpu")):
+        model = Classifier(first.spec)
+    model.set_normalization(first.mean, first.std)
+    return model
+
+
+def _logging_staleness(session: Session, bank: PrototypeBank) -> Session:
+    """The same session, whose log entry of an epoch says how old the prototypes' embeddings are."""
+
+    def log(**event: Any) -> None:
+        session.log(**event, **(bank.staleness() if "epoch" in event else {}))
+
+    return session.logging_to(log)

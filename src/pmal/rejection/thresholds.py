@@ -1,0 +1,273 @@
+"""Where known ends: thresholds on an unknown score, and the decision by them.
+
+A sample is accepted where its score is at most the threshold. NaN counts as +inf, and +inf is never accepted,
+whatever the threshold: a sample that breaks the model is unknown. Unknown is the label -1.
+
+Split-conformal calibration: among n held-out known scores and a new one, every rank of the new one is equally
+likely, so the r-th smallest of the n accepts it with a probability of at least r / (n + 1). This asks for
+exchangeable samples and nothing else: no shape of the scores, no unknown samples. It holds on average over
+calibration sets, and ties only add to it.
+
+Shapes: N samples, K classes, T candidate thresholds.
+"""
+
+import math
+from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from pmal.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    Values = ArrayLike | Tensor
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+_TIE = 1e-12
+"""Means of F1 that differ by less than this share are one value, rounded in two ways."""
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """A calibrated threshold, and how far it can be trusted."""
+
+    value: float
+    """+inf accepts every sample whose score is finite."""
+    accept: float
+    """The share of new known samples that it is to accept."""
+    samples: int
+    """Known samples that it was calibrated on."""
+    guaranteed: bool
+    """Whether it does; where there is one threshold per class: on the samples predicted as this class."""
+    pooled: bool = False
+    """The threshold of all classes together, because this one has too few samples of its own."""
+
+    @property
+    def note(self) -> str:
+        """One line for a person."""
+        if self.guaranteed:
+            return f"accepts at least {self.accept} of known samples (calibrated on {self.samples})"
+        needed = samples_needed(self.accept)
+        if self.pooled:
+            lack = f"fewer than {needed} usable samples"
+            return f"no guarantee for this class: {lack}, so the threshold of all {self.samples} is used"
+        if self.samples < needed:
+            return f"no guarantee: accept={self.accept} needs {needed} known samples, not {self.samples}"
+        return f"no guarantee: too many of the {self.samples} known scores are NaN or infinite"
+
+    def to_dict(self) -> dict[str, Any]:
+        """For a JSON file, which has no infinite numbers: they become text.
+
+        >>> Threshold(math.inf, 0.95, 7, False).to_dict()["value"]
+        'inf'
+        """
+        return asdict(self) | {"value": self.value if math.isfinite(self.value) else str(self.value)}
+
+    @classmethod
+    def from_dict(cls, entry: Any) -> "Threshold":
+        """What `to_dict` wrote; anything else is refused."""
+        try:
+            found = cls(**entry | {"value": float(entry["value"])})
+        except (KeyError, TypeError, ValueError):
+            raise DataError(
+                "threshold: fields are missing, foreign or not numbers: calibrate again"
+            ) from None
+        flags = isinstance(found.guaranteed, bool) and isinstance(found.pooled, bool)
+        numbers = isinstance(found.accept, float) and isinstance(found.samples, int)
+        if not (flags and numbers and 0 < found.accept < 1) or math.isnan(found.value):
+            raise DataError("threshold: its fields have impossible values: calibrate again")
+        return found
+
+
+@dataclass(frozen=True)
+class F1Threshold:
+    """The best threshold on a validation set, and what it reached there."""
+
+    value: float
+    macro_f1: float
+
+
+def samples_needed(accept: float) -> int:
+    """The fewest known samples for which the guarantee can be given.
+
+    >>> samples_needed(0.95), samples_needed(0.99)
+    (19, 99)
+    """
+    share = _exact_share(accept)
+    return math.ceil(share / (1 - share))
+
+
+def conformal_threshold(known_scores: "Values", accept: float = 0.95) -> Threshold:
+    """The smallest threshold that accepts a new known sample with a probability of at least `accept`.
+
+    Where there are too few samples for that, nothing finite will do: the value is +inf, without guarantee.
+
+    >>> conformal_threshold(range(1, 40), accept=0.95)
+    Threshold(value=38.0, accept=0.95, samples=39, guaranteed=True, pooled=False)
+    >>> conformal_threshold([0.1, 0.2], accept=0.95).note
+    'no guarantee: accept=0.95 needs 19 known samples, not 2'
+    """
+    return _calibrate(_calibration_scores(known_scores, "known_scores"), accept)
+
+
+def per_class_thresholds(
+    known_scores: "Values", predictions: "Values", num_classes: int, accept: float = 0.95
+) -> tuple[Threshold, ...]:
+    """One threshold per class, by the predicted class of each known sample, right or wrong.
+
+    By the prediction and not the label, since that is all a new sample has: the guarantee then holds among
+    the samples predicted as a class. A class that cannot give it gets the threshold of all classes.
+
+    >>> scores, predictions = [1.0, 2.0, 3.0, 9.0], [0, 0, 0, 1]
+    >>> [(t.value, t.pooled) for t in per_class_thresholds(scores, predictions, 2, accept=0.6)]
+    [(3.0, False), (3.0, True)]
+    """
+    scores_N = _calibration_scores(known_scores, "known_scores")
+    class_N = _labels(predictions, "predictions", lowest=0)
+    _same_length(predictions=class_N, known_scores=scores_N)
+    if num_classes <= class_N.max():
+        raise UsageError(
+            f"num_classes is {num_classes}, but predictions hold class {class_N.max()}: raise it"
+        )
+    pooled = replace(_calibrate(scores_N, accept), guaranteed=False, pooled=True)
+    own = (_calibrate(scores_N[class_N == k], accept) for k in range(num_classes))
+    return tuple(threshold if threshold.guaranteed else pooled for threshold in own)
+
+
+def best_f1_threshold(labels: "Values", predictions: "Values", scores: "Values") -> F1Threshold:
+    """The threshold with the highest macro-F1, unknown (-1) counted as a class; of equals the largest.
+
+    Exact: all scores are tried, and a value below them. A class that occurs neither among the labels nor
+    among the accepted predictions is left out of the mean, as in `macro_f1`.
+
+    >>> best_f1_threshold([0, 0, 1, -1], [0, 0, 1, 1], [0.1, 0.2, 0.6, 0.7])
+    F1Threshold(value=0.6, macro_f1=1.0)
+    """
+    truth_N, answer_N = _labels(labels, "labels"), _labels(predictions, "predictions")
+    scores_N = _calibration_scores(scores, "scores")
+    _same_length(labels=truth_N, scores=scores_N)
+    _same_length(predictions=answer_N, scores=scores_N)
+    if (truth_N == -1).all() or not (truth_N == -1).any():
+        raise DataError(
+            "labels need known and unknown (-1) samples: without unknowns use conformal_threshold"
+        )
+    # What the classifier itself calls unknown stays unknown at every threshold.
+    rising_N = np.where(answer_N == -1, np.inf, scores_N)
+    order = np.argsort(rising_N)
+    tried = np.unique(scores_N[scores_N < np.inf])
+    value_T = np.append(np.nextafter(tried[0], -np.inf), tried)
+    accepted_T = np.searchsorted(rising_N[order], value_T, side="right")
+    mean_T = _macro_f1(truth_N[order], answer_N[order], accepted_T)
+    best = int(np.flatnonzero(mean_T >= mean_T.max() * (1 - _TIE))[-1])
+    return F1Threshold(float(value_T[best]), float(mean_T[best]))
+
+
+def decide(predictions: "Values", scores: "Values", thresholds: ArrayLike) -> Ints:
+    """The predicted class of accepted samples, -1 for the others. One threshold, or one per class.
+
+    >>> decide([0, 1, 1], [0.2, 0.2, float("nan")], [0.1, 0.3]).tolist()
+    [-1, 1, -1]
+    """
+    answer_N, scores_N = _labels(predictions, "predictions"), _scores(scores, "scores")
+    _same_length(predictions=answer_N, scores=scores_N)
+    accepted_N = (scores_N <= _limits(answer_N, thresholds)) & (scores_N < np.inf)
+    return np.where(accepted_N, answer_N, -1)
+
+
+def _limits(answer_N: Ints, thresholds: ArrayLike) -> Floats:
+    """What each sample's score is compared with."""
+    try:
+        limits = np.asarray(thresholds, dtype=np.float64)
+    except (TypeError, ValueError):
+        limits = np.array(np.nan)
+    if limits.ndim > 1 or np.isnan(limits).any():
+        raise UsageError("thresholds have to be one number, or one for each class: pass their values")
+    if limits.ndim == 0:
+        return limits
+    highest = answer_N.max(initial=0)
+    if highest >= len(limits):
+        raise UsageError(f"{len(limits)} thresholds for classes up to {highest}: pass one for each class")
+    return limits[answer_N]  # -1 takes the last one, and stays -1 with any
+
+
+def _calibrate(scores_N: Floats, accept: float) -> Threshold:
+    samples = len(scores_N)
+    rank = math.ceil((samples + 1) * _exact_share(accept))
+    value = float(np.partition(scores_N, rank - 1)[rank - 1]) if rank <= samples else math.inf
+    return Threshold(value, float(accept), samples, guaranteed=value < math.inf)
+
+
+def _exact_share(accept: float) -> Fraction:
+    """The share as it is written: 0.07 of 100 is 7, but a little more in floating point, rounded up to 8."""
+    if not 0 < accept < 1:
+        raise UsageError(f"accept is {accept}: pass a share above 0 and below 1, such as 0.95")
+    return Fraction(str(float(accept)))
+
+
+def _macro_f1(truth_N: Ints, answer_N: Ints, accepted_T: Ints) -> Floats:
+    """Macro-F1 for each T: the first `accepted` samples keep their answer, the others are unknown."""
+    rejected_T = len(truth_N) - accepted_T
+    unknown_hits_T = (truth_N == -1).sum() - _running_count(truth_N == -1)[accepted_T]
+    total_T = 2 * unknown_hits_T / ((truth_N == -1).sum() + rejected_T)
+    present_T = np.ones(len(accepted_T))
+    known = np.union1d(truth_N, answer_N)
+    for k in known[known >= 0]:
+        hits_T = _running_count((truth_N == k) & (answer_N == k))[accepted_T]
+        size_T = (truth_N == k).sum() + _running_count(answer_N == k)[accepted_T]
+        total_T += 2 * hits_T / np.maximum(size_T, 1)
+        present_T += size_T > 0
+    mean_T: Floats = total_T / present_T
+    return mean_T
+
+
+def _running_count(flags_N: NDArray[np.bool_]) -> Ints:
+    """How many flags are set among the first 0, 1, ..., N."""
+    return np.append(0, np.cumsum(flags_N))
+
+
+def _calibration_scores(values: "Values", name: str) -> Floats:
+    scores = _scores(values, name)
+    if not (scores < np.inf).any():
+        reason = "is empty" if scores.size == 0 else "has nothing but NaN or +inf"
+        raise DataError(f"{name} {reason}: pass the scores of held-out samples")
+    return scores
+
+
+def _scores(values: "Values", name: str) -> Floats:
+    scores = _numbers(values, name).astype(np.float64)
+    return np.where(np.isnan(scores), np.inf, scores)
+
+
+def _labels(values: "Values", name: str, lowest: int = -1) -> Ints:
+    numbers = _numbers(values, name)
+    # The upper bound also keeps out inf, which no integer holds.
+    whole = (numbers == np.floor(numbers)) & (numbers >= lowest) & (numbers < 2**53)
+    if not whole.all():
+        first = int(np.flatnonzero(~whole)[0])
+        raise DataError(f"{name}[{first}] is {numbers[first]}: pass class numbers from {lowest} on")
+    return numbers.astype(np.int64)
+
+
+def _numbers(values: "Values", name: str) -> NDArray[Any]:
+    """One number per sample."""
+    if hasattr(values, "detach"):  # a tensor, known by its method: whoever has arrays only needs no torch
+        values = values.detach().cpu().double().numpy()
+    try:
+        numbers = np.asarray(values)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{name} cannot be read as an array: pass one number per sample") from error
+    if numbers.ndim != 1 or numbers.dtype.kind not in "biuf":
+        raise DataError(f"{name} has shape {numbers.shape} of {numbers.dtype}: pass one number per sample")
+    return numbers
+
+
+def _same_length(**arrays: NDArray[Any]) -> None:
+    (first, a), (second, b) = arrays.items()
+    if len(a) != len(b):
+        raise DataError(f"{first} has {len(a)} values and {second} {len(b)}: pass one each per sample")
