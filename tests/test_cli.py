@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 from pmal.__main__ import main
 from pmal._runtime.signals import STOPPING
 
-TINY = ["--set", "training.batch_size=250", "--set", "training.precision=float32"]
+TINY = ["--method", "softmax", "--set", "training.batch_size=250", "--set", "training.precision=float32"]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
@@ -92,7 +93,7 @@ def test_fit_and_evaluate_agree_and_name_the_family(tmp_path, call):
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole") / "run"
-    words = ["--epochs", 4, "--set", "training.batch_size=250"]
+    words = ["--method", "softmax", "--epochs", 4, "--set", "training.batch_size=250"]
     result = pmal("fit", "--out", folder, *words)
     assert result.returncode == 0, result.stderr
     return folder, words
@@ -132,13 +133,17 @@ def assert_same_files(folder, whole):
         assert (folder / name).read_bytes() == (whole / name).read_bytes()
 
 
-def wait_for_epoch(log, process, seconds=60):
+def wait_for_epoch(log, process):
+    wait_for(lambda: log.exists() and '"epoch": 1' in log.read_text(), process)
+
+
+def wait_for(seen, process, seconds=60):
     end = time.monotonic() + seconds
     while time.monotonic() < end and process.poll() is None:
-        if log.exists() and '"epoch": 1' in log.read_text():
+        if seen():
             return
         time.sleep(0.005)
-    raise AssertionError("no epoch was logged in time")
+    raise AssertionError("what was waited for did not come in time")
 
 
 WRONG_USE = {
@@ -157,6 +162,10 @@ WRONG_USE = {
     "--set data.image_size=4": "8 or more",
     "--device cuda:77": "--device cpu",
     "--known 3": "at least 2",
+    "--set mining.quality=topolgy": "did you mean 'topology'?",
+    "--set mining.diversity=gaps": "did you mean 'gap'?",
+    "--set optimization.init=hot": "warm or scratch",
+    "--set ensemble.size=1": "2 or more",
     "--set encoder=resnet18": "expected a section [encoder]",
     "--set training.batch_size=0": "must be 2 or more",
     "--set data.source=mnits": "did you mean 'mnist'?",
@@ -213,11 +222,59 @@ def test_data_list_check_and_convert(tmp_path, call):
     assert_one_line_error(call("data", "convert", "sample", tmp_path / "a.parquet"), 2, "--force")
 
 
+@pytest.fixture(scope="module")
+def whole_method(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pmal") / "run"
+    words = ["--epochs", 1, "--set", "training.batch_size=250", "--set", "mining.per_class=3"]
+    result = pmal("fit", "--out", folder, *words)
+    assert result.returncode == 0, result.stderr
+    return folder, words, result.stdout
+
+
+def test_the_whole_method_leaves_its_stages_and_stands_beside_softmax(whole_method, call):
+    folder, _, out = whole_method
+    left = {f.name for f in folder.iterdir() if not f.name.startswith(".")}
+    assert left >= {"classifiers", "embeddings", "optimization", "prototypes.json", "prototypes.safetensors"}
+    scores = [line.split()[:2] for line in out.splitlines() if "family=arpl" in line]
+    assert [score for method, score in scores if method == "pmal"] == [
+        "probability",
+        "logit",
+        "energy",
+        "distance",
+        "neighbors",
+    ]
+    assert [score for method, score in scores if method == "softmax"] == ["probability", "logit", "energy"]
+    assert json.loads((folder / "prototypes.json").read_text())["about"]["num_classes"] == 6
+    code, again, error = call("evaluate", folder, "--json")
+    assert code == 0, error
+    assert json.loads(again) == json.loads((folder / "metrics.json").read_text())
+
+
+def test_the_second_training_goes_on_where_it_was_killed(whole_method, tmp_path):
+    whole, words, _ = whole_method
+    shutil.copytree(whole, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "optimization")
+    (tmp_path / "run" / "metrics.json").unlink()
+    words = ["fit", "--out", tmp_path / "run", *words, "--checkpoint-seconds", 0]
+    command = [sys.executable, "-m", "pmal", *map(str, words)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT
+    ) as process:
+        wait_for(lambda: (tmp_path / "run" / "optimization" / "checkpoint.json").exists(), process)
+        process.kill()
+    assert not (tmp_path / "run" / "metrics.json").exists()
+    resumed = pmal(*words)
+    assert resumed.returncode == 0, resumed.stderr
+    for name in ("metrics.json", "optimization/weights.safetensors"):
+        assert (tmp_path / "run" / name).read_bytes() == (whole / name).read_bytes()
+
+
 def test_audit_of_a_run_and_its_refusal(tmp_path, call, uninterrupted):
     assert_one_line_error(call("audit", uninterrupted[0]), 2, "ensemble.size=2")
     words = ["--out", tmp_path / "run", "--epochs", 1, *TINY, "--set", "ensemble.size=2"]
+    words += ["--set", "mining.per_class=3"]
     assert call("fit", *words)[0] == 0
-    code, out, error = call("audit", tmp_path / "run", "--json", "--per-class", 3)
+    code, out, error = call("audit", tmp_path / "run", "--json")
     assert code == 0, error
     assert json.loads(out)["images"] == 3000
     assert json.loads(out)["prototypes"] == 18

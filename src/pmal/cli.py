@@ -175,7 +175,6 @@ def audit(
     out: Annotated[
         Path | None, typer.Option(help="Folder for the table and sheets. Default: RUN/audit.")
     ] = None,
-    per_class: Annotated[int, typer.Option(min=1, help="Prototypes per class.")] = 10,
     recipe: Annotated[str | None, typer.Option(help="For a SOURCE: as in fit.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="For a SOURCE: as in fit.")] = None,
     data_root: DataRootOption = None,
@@ -194,12 +193,13 @@ def audit(
 
     run = Path(target)
     if not (run / "config.toml").is_file():
-        named = {"data": {"source": target}, "training": {"epochs": epochs}, "ensemble": {"size": 2}}
+        named = {"method": "softmax", "data": {"source": target}, "training": {"epochs": epochs}}
+        named["ensemble"] = {"size": 2}
         config = _configure(recipe, named, [])
         run = Path("runs") / f"audit-{_run_name(config)}"
         pipeline.fit(config, run, session)
     out = out or run / "audit"
-    found = pipeline.audit(run, out, session, per_class=per_class)
+    found = pipeline.audit(run, out, session)
     counts = {"images": len(found.samples), "candidates": int(found.candidate_N.sum())}
     counts["prototypes"] = len(found.prototypes)
     if as_json:

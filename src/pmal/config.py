@@ -42,6 +42,19 @@ class Within:
         return start if self.end == math.inf else f"{start}, below {self.end:g}"
 
 
+@dataclass(frozen=True)
+class OneOf:
+    """The names that a setting may have."""
+
+    names: tuple[str, ...]
+
+    def allows(self, value: str) -> bool:
+        return value in self.names
+
+    def __str__(self) -> str:
+        return " or ".join(self.names)
+
+
 Count = Annotated[int, Within(1)]
 Share = Annotated[float, Within(0, 1)]
 
@@ -140,22 +153,61 @@ class TrainingConfig(Checked):
 class EnsembleConfig(Checked):
     """The independently seeded classifiers."""
 
-    size: Count = 1
-    """How many classifiers are trained."""
+    size: Annotated[int, Within(0)] = 0
+    """How many classifiers are trained. 0: two for pmal, one for softmax."""
+
+
+@dataclass(frozen=True)
+class MiningConfig(Checked):
+    """Which training images become prototypes."""
+
+    per_class: Count = 10
+    """Prototypes per class."""
+    epsilon: Annotated[float, Within(0)] = 0.7
+    """Candidates have at least this share of the quality of their class's best."""
+    quality: str = "topology"
+    """topology, probability, ensemble, mc-dropout, logit or none."""
+    diversity: str = "gap"
+    """gap (Algorithm 1), random, kmeans, kcenter or none."""
+    topology: str = "unit"
+    """unit, rms or literal (the paper's text)."""
+
+
+@dataclass(frozen=True)
+class OptimizationConfig(Checked):
+    """The second training, which pulls samples to their class's prototypes and away from the others'."""
+
+    margin: Annotated[float, Within(0)] = 0.5
+    """By how much a sample shall be nearer to its own class's prototypes than to any other's (0 to 2)."""
+    weight: Annotated[float, Within(0)] = 1.0
+    """Weight of the prototype loss beside the cross entropy."""
+    distance: Annotated[str, OneOf(("point-to-set", "nearest"))] = "point-to-set"
+    """point-to-set (attention over a class's prototypes) or nearest (the nearest prototype alone)."""
+    init: Annotated[str, OneOf(("warm", "scratch"))] = "warm"
+    """warm (from the first classifier) or scratch (from new random weights)."""
+    refresh: Annotated[int, Within(0)] = 0
+    """Prototypes embedded anew at each step, in turn. 0: all up to two batches of them, else one batch."""
 
 
 @dataclass(frozen=True)
 class RunConfig(Checked):
     """Everything that decides the result of a run."""
 
-    method: str = "softmax"
-    """The open-set method."""
+    method: str = "pmal"
+    """The open-set method: pmal or softmax."""
     seed: Annotated[int, Within(0)] = 0
     """Every random stream of the run comes from this number."""
     data: DataConfig = field(default_factory=DataConfig)
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     ensemble: EnsembleConfig = field(default_factory=EnsembleConfig)
+    mining: MiningConfig = field(default_factory=MiningConfig)
+    optimization: OptimizationConfig = field(default_factory=OptimizationConfig)
+
+    @property
+    def classifiers(self) -> int:
+        """How many classifiers are trained."""
+        return self.ensemble.size or (2 if self.method == "pmal" else 1)
 
 
 def list_recipes() -> list[str]:
@@ -258,7 +310,7 @@ def field_help(cls: type[Any]) -> dict[str, str]:
     """The docstring under each field of a config dataclass.
 
     >>> field_help(EnsembleConfig)
-    {'size': 'How many classifiers are trained.'}
+    {'size': 'How many classifiers are trained. 0: two for pmal, one for softmax.'}
     """
     [body] = [
         n.body for n in ast.parse(textwrap.dedent(inspect.getsource(cls))).body if isinstance(n, ast.ClassDef)

@@ -4,22 +4,21 @@
     ensemble    independently seeded classifiers
     geometry    does a training image keep its place among the others from one classifier to the next?
     mining      the few images that stand for each class
+    optimization   a second training that keeps images near their class's prototypes
     rejection   a score of how unknown an image looks
     reporting   how well known classes are told apart and unknown ones rejected
 
 What takes long leaves its result in the run's folder; a training that is done is loaded, not repeated.
 """
 
-import math
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from pmal._runtime.files import write_json
 from pmal._runtime.manifest import describe_environment
 from pmal._runtime.runs import open_run, read_config
 from pmal._runtime.session import Session, open_session
+from pmal._runtime.tensors import has_tensors
 from pmal.config import RunConfig
 from pmal.data.parts import Part, image_shape, open_part
 from pmal.data.sources.folder import printable
@@ -27,22 +26,24 @@ from pmal.data.sources.registry import open_source
 from pmal.data.task import Task, choose_split, make_task
 from pmal.ensemble.classifier import Classifier, ClassifierSpec
 from pmal.ensemble.classifiers import load_classifiers, rehearse, train_classifiers
-from pmal.ensemble.embeddings import embed_images, embed_training_set
+from pmal.ensemble.embeddings import EmbeddedSet, count_pairs, embed_images, embed_training_set
 from pmal.ensemble.training import TrainingSet
-from pmal.errors import UsageError, unknown_name
-from pmal.geometry import centered_logits, topology_robustness
-from pmal.mining import mine, select_candidates
-from pmal.reporting.audit import Audit, write_audit
-from pmal.reporting.evaluation import evaluate_logits
+from pmal.errors import DataError, UsageError, unknown_name
+from pmal.geometry import topology_robustness
+from pmal.mining import PrototypeSet, check_rules, mine_prototypes
+from pmal.optimization.learner import embed_prototypes
+from pmal.optimization.training import PrototypeTrainingSet, optimize_embedding
+from pmal.rejection.scores import Reference, unknown_scores
+from pmal.reporting.audit import Audit, make_audit, write_audit
+from pmal.reporting.evaluation import evaluate as evaluate_scores
 
-METHODS = ("softmax",)
+METHODS = ("pmal", "softmax")
 
 
 def fit(config: RunConfig, out: Path, session: Session | None = None) -> dict[str, Any]:
     """Run every stage that is not done yet in the folder `out`, and give the metrics back."""
     session = session or open_session()
-    if config.method not in METHODS:
-        raise unknown_name("method", config.method, METHODS)
+    check_method(config)
     task = open_task(config, session)
     shape = image_shape(task.train, config.data)
     spec = ClassifierSpec(config.encoder, task.class_names, *shape)
@@ -54,16 +55,22 @@ def fit(config: RunConfig, out: Path, session: Session | None = None) -> dict[st
         test, unknown = open_test_parts(task, shape, session)
         parts = {"train": train, "test": test, "unknown": unknown}
         write_json(out / "quarantine.json", {k: part.quarantine() for k, part in parts.items() if part})
+        data = TrainingSet(train.images, train.labels(session.device), train.samples.ids)
 
         classifiers = train_classifiers(
-            TrainingSet(train.images, train.labels(session.device), train.samples.ids),
-            spec,
-            config,
-            flip=task.flip,
-            folder=out / "classifiers",
-            session=session,
+            data, spec, config, flip=task.flip, folder=out / "classifiers", session=session
         )
-        metrics = measure(classifiers[0], test, unknown, describe(config, task))
+        metrics = {"about": describe(config, task), **measure(classifiers[0], test, unknown)}
+        if config.method == "pmal":
+            embedded = embed_training_set(classifiers, train, out / "embeddings", session)
+            prototypes = mine_run(embedded, train, config, out / "prototypes", session)
+            first, folder = classifiers[0], out / "optimization"
+            final = optimize_embedding(
+                first, data, prototypes, config, flip=task.flip, folder=folder, session=session
+            )
+            reference = make_reference(final, data, prototypes, config)
+            softmax = {name: metrics[name] for name in ("accuracy", "scores")}
+            metrics |= {**measure(final, test, unknown, reference), "softmax": softmax}
         write_json(out / "metrics.json", metrics)
         run.seal({"about": metrics["about"], **describe_environment(session.device)})
     return metrics
@@ -73,51 +80,73 @@ def evaluate(run: Path, session: Session | None = None) -> dict[str, Any]:
     """The metrics of a finished run, computed anew from its weights and the test images."""
     session = session or open_session()
     config = read_config(run)
+    if config.method == "pmal" and has_tensors(run / "optimization" / "weights"):
+        return fit(config, run, session)  # nothing is left to train; its scores need the training images
     task = open_task(config, session)
     [classifier, *_] = load_classifiers(run / "classifiers", task.class_names, session)
     shape = (classifier.spec.image_size, classifier.spec.channels)
     test, unknown = open_test_parts(task, shape, session)
-    return measure(classifier, test, unknown, describe(config, task))
+    if config.method != "softmax":
+        raise DataError(f"{run}: not finished: run `pmal fit` again to finish it")
+    return {"about": describe(config, task), **measure(classifier, test, unknown)}
 
 
-def audit(run: Path, out: Path, session: Session | None = None, *, per_class: int = 10) -> Audit:
+def audit(run: Path, out: Path, session: Session | None = None) -> Audit:
     """Rank every training image of a run by robustness; a table and contact sheets go to the folder `out`."""
     session = session or open_session()
     config = read_config(run)
     task = open_task(config, session)
     classifiers = load_classifiers(run / "classifiers", task.class_names, session)
     if len(classifiers) < 2:
-        fix = "fit one with --set ensemble.size=2"
         raise UsageError(
-            f"{run}: robustness compares 2 classifiers, and this run has {len(classifiers)}: {fix}"
+            f"{run}: robustness needs 2 classifiers, and there is 1: fit with --set ensemble.size=2"
         )
     spec = classifiers[0].spec
     train = open_part("train", task.train, (spec.image_size, spec.channels), session)
     embedded = embed_training_set(classifiers, train, run / "embeddings", session)
 
-    pairs = len(train.samples) ** 2 * math.comb(len(embedded), 2)
-    with session.display.stage("robustness", pairs, "pairs") as advance:
+    with session.display.stage("robustness", count_pairs(embedded), "pairs") as advance:
         spaces = [(space.z_ND, space.weight_KD) for space in embedded]
-        log_r_N = topology_robustness(spaces, device=session.device, report=advance)
-    labels_N = torch.from_numpy(train.samples.labels)
-    found = Audit(
-        samples=train.samples,
-        log_r_N=log_r_N,
-        candidate_N=select_candidates(log_r_N, labels_N, at_least=per_class),
-        predicted_N=embedded[0].logits.argmax(dim=1),
-        prototypes=mine(
-            log_r_N,
-            centered_logits(*spaces[0]),
-            labels_N,
-            num_classes=len(task.class_names),
-            per_class=per_class,
-            ids=train.samples.ids,
-            class_names=task.class_names,
-        ),
-    )
+        rule, device = config.mining.topology, session.device
+        log_r_N = topology_robustness(spaces, topology=rule, device=device, report=advance)
+    found = make_audit(train.samples, log_r_N, embedded[0], config.mining)
     with session.display.stage("contact sheets", len(task.class_names), "classes") as advance:
         write_audit(found, out, advance)
     return found
+
+
+def mine_run(
+    embedded: list[EmbeddedSet], train: Part, config: RunConfig, path: Path, session: Session
+) -> PrototypeSet:
+    """The prototypes of a run, mined once."""
+    if not has_tensors(path):
+        settings, samples = config.mining, train.samples
+        with session.display.stage("mining", count_pairs(embedded), "pairs") as advance:
+            mine_prototypes(
+                [space.space for space in embedded],
+                samples.labels,
+                epsilon=settings.epsilon,
+                per_class=settings.per_class,
+                quality=settings.quality,
+                diversity=settings.diversity,
+                topology=settings.topology,
+                ids=samples.ids,
+                class_names=samples.class_names,
+                files=[samples.name(position) for position in range(len(samples))],
+                seed=config.seed,
+                report=advance,
+            ).save(path)
+    return PrototypeSet.load(path)
+
+
+def make_reference(
+    model: Classifier, data: TrainingSet, prototypes: PrototypeSet, config: RunConfig
+) -> Reference:
+    """What test images are compared with: the prototypes and all training images as the model sees them."""
+    images = PrototypeTrainingSet(data.images, data.labels, data.ids, prototypes).prototype_images()
+    prototypes_KTD = embed_prototypes(model, images, prototypes.mask)
+    training_ND, _ = embed_images(model, data.images)
+    return Reference(prototypes_KTD, prototypes.mask, config.optimization.distance, training_ND)
 
 
 def open_task(config: RunConfig, session: Session) -> Task:
@@ -132,12 +161,21 @@ def open_test_parts(task: Task, shape: tuple[int, int], session: Session) -> tup
 
 
 def measure(
-    classifier: Classifier, test: Part, unknown: Part | None, about: dict[str, Any]
+    model: Classifier, test: Part, unknown: Part | None, reference: Reference | None = None
 ) -> dict[str, Any]:
     """Scores of the test images, and the figures that follow from them."""
-    _, known_NK = embed_images(classifier, test.images)
-    unknown_MK = embed_images(classifier, unknown.images)[1] if unknown else None
-    return {"about": about, **evaluate_logits(known_NK, test.labels(known_NK.device), unknown_MK)}
+    z_ND, logits_NK = embed_images(model, test.images)
+    known = unknown_scores(z_ND, logits_NK, reference)
+    others = unknown_scores(*embed_images(model, unknown.images), reference) if unknown else None
+    return evaluate_scores(logits_NK, test.labels(logits_NK.device), known, others)
+
+
+def check_method(config: RunConfig) -> None:
+    if config.method not in METHODS:
+        raise unknown_name("method", config.method, METHODS)
+    if config.method == "pmal" and config.classifiers < 2:
+        raise UsageError("method pmal compares classifiers: set ensemble.size to 2 or more")
+    check_rules(config.mining.quality, config.mining.diversity, config.mining.topology)
 
 
 def describe(config: RunConfig, task: Task) -> dict[str, Any]:
@@ -148,7 +186,7 @@ def describe(config: RunConfig, task: Task) -> dict[str, Any]:
         "known_classes": len(task.class_names),
         "unknown_classes": 0 if task.unknown is None else len(set(task.unknown.labels.tolist())),
         "method": config.method,
-        "classifiers": config.ensemble.size,
+        "classifiers": config.classifiers,
         "encoder": config.encoder.name,
         "epochs": config.training.epochs,
         "augmentation": config.data.augmentation,

@@ -5,13 +5,12 @@ import torch
 from torch.nn.functional import cosine_similarity, cross_entropy, one_hot
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pmal.config import DataConfig, EncoderConfig, RunConfig, TrainingConfig
+from pmal.config import DataConfig, EncoderConfig, OptimizationConfig, RunConfig, TrainingConfig
 from pmal.data.augmentation import normalize
 from pmal.ensemble.classifier import Classifier, ClassifierSpec
 from pmal.optimization import DISTANCES
 from pmal.optimization.bank import PrototypeBank
 from pmal.optimization.learner import PrototypeLearner, embed_prototypes
-from pmal.optimization.settings import OptimizationConfig
 
 SPEC = ClassifierSpec(EncoderConfig("small"), ("a", "b", "c"), image_size=8, channels=1)
 MASK = torch.tensor([[True, True], [True, False], [True, True]])
@@ -31,7 +30,8 @@ def make(refresh=5, settings=None, config=CONFIG, prototypes=None, mask=MASK):
     model = Classifier(SPEC)
     model.set_normalization(torch.tensor([0.4]), torch.tensor([0.3]))
     bank = PrototypeBank(images(int(mask.sum())) if prototypes is None else prototypes, mask, 128, refresh)
-    return PrototypeLearner(model, bank, settings or OptimizationConfig(), config, flip=False).train()
+    config = dataclasses.replace(config, optimization=settings or OptimizationConfig())
+    return PrototypeLearner(model, bank, config, flip=False).train()
 
 
 @pytest.mark.parametrize("weight", [0.0, 2.0])

@@ -10,7 +10,7 @@ import torch
 from pmal._runtime.progress import Silent
 from pmal._runtime.session import Session
 from pmal._runtime.tensors import has_tensors
-from pmal.config import DataConfig, EncoderConfig, Resources, RunConfig, TrainingConfig
+from pmal.config import DataConfig, EncoderConfig, OptimizationConfig, Resources, RunConfig, TrainingConfig
 from pmal.data.batches import ResidentImages
 from pmal.ensemble.classifier import Classifier, ClassifierSpec
 from pmal.ensemble.embeddings import embed_images
@@ -19,7 +19,6 @@ from pmal.errors import DataError
 from pmal.mining import PrototypeSet
 from pmal.optimization import point_to_set_distance
 from pmal.optimization.learner import PrototypeLearner, embed_prototypes
-from pmal.optimization.settings import OptimizationConfig
 from pmal.optimization.training import PrototypeTrainingSet, make_learner, optimize_embedding
 
 CPU = torch.device("cpu")
@@ -30,6 +29,11 @@ CONFIG = RunConfig(
     training=TrainingConfig(epochs=3, batch_size=8, learning_rate=0.05, precision="float32"),
 )
 FULL, ROTATING = OptimizationConfig(), OptimizationConfig(refresh=3)
+
+
+def using(settings, config=None):
+    """The whole configuration with these settings of the second training."""
+    return dataclasses.replace(config or CONFIG, optimization=settings)
 
 
 def with_training(**changes):
@@ -74,7 +78,7 @@ def run(first, data, folder, settings=FULL, config=CONFIG, prototypes=None, log=
         session = session.logging_to(lambda **event: log.append(event))
     prototypes = prototypes or make_prototypes(data)
     return optimize_embedding(
-        first, data, prototypes, settings, config, flip=False, folder=folder, session=session
+        first, data, prototypes, using(settings, config), flip=False, folder=folder, session=session
     )
 
 
@@ -136,7 +140,7 @@ def test_done_is_loaded_and_leaves_the_weights_alone(first, data, tmp_path, kill
 def test_a_warm_start_is_the_first_classifier_and_leaves_it_alone(first, data, tmp_path):
     before = {name: tensor.clone() for name, tensor in first.state_dict().items()}
     both = PrototypeTrainingSet(data.images, data.labels, data.ids, make_prototypes(data))
-    learner = make_learner(first, both, FULL, CONFIG, flip=False, seed=1)
+    learner = make_learner(first, both, using(FULL), flip=False, seed=1)
     assert same(learner.classifier, first)
     trained = run(first, data, tmp_path)
     assert all(torch.equal(tensor, before[name]) for name, tensor in first.state_dict().items())
@@ -147,7 +151,7 @@ def test_a_start_from_scratch_has_new_weights_of_its_seed_and_the_same_normaliza
     both = PrototypeTrainingSet(data.images, data.labels, data.ids, make_prototypes(data))
     scratch = OptimizationConfig(init="scratch")
     one, again, other = (
-        make_learner(first, both, scratch, CONFIG, flip=False, seed=seed).classifier for seed in (1, 1, 2)
+        make_learner(first, both, using(scratch), flip=False, seed=seed).classifier for seed in (1, 1, 2)
     )
     assert same(one, again)
     assert not torch.equal(one.head.weight, other.head.weight)
@@ -229,8 +233,7 @@ def test_a_captured_training_does_what_the_cpu_does(first, tmp_path, settings):
             first.to(device),
             data,
             make_prototypes(data),
-            settings,
-            config,
+            using(settings, config),
             flip=False,
             folder=tmp_path / str(device),
             session=session,

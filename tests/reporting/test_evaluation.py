@@ -7,8 +7,8 @@ from dataclasses import asdict
 import pytest
 import torch
 
-from pmal.rejection.scores import LOGIT_SCORES
-from pmal.reporting.evaluation import evaluate_logits
+from pmal.rejection.scores import LOGIT_SCORES, unknown_scores
+from pmal.reporting.evaluation import evaluate
 from pmal.reporting.metrics import (
     accuracy_interval,
     aupr_in,
@@ -22,6 +22,13 @@ from pmal.reporting.metrics import (
 from tests.reference import metrics as reference
 
 N, M, K = 60, 40, 5
+
+
+def evaluate_logits(known, labels, unknown):
+    def scores(logits):
+        return unknown_scores(torch.zeros(len(logits), 1), logits)
+
+    return evaluate(known, labels, scores(known), None if unknown is None else scores(unknown))
 
 
 @pytest.fixture(scope="module")

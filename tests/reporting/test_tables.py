@@ -52,9 +52,9 @@ def test_the_table_of_a_run():
         "strong augmentation, seed 7",
         "ACC 92.3 [91.5, 93.0] on 6,000 known test images",
         "",
-        "score        AUROC                 FPR95              OSCR",
-        "probability  86.1 [85.0, 87.2]     50.0 [40.0, 60.0]  84.6 [83.0, 86.0]  family=arpl",
-        "logit        100.0 [100.0, 100.0]  0.0 [0.0, 0.0]     90.0 [80.0, 95.0]  family=arpl",
+        "method   score        AUROC                 FPR95              OSCR",
+        "softmax  probability  86.1 [85.0, 87.2]     50.0 [40.0, 60.0]  84.6 [83.0, 86.0]  family=arpl",
+        "softmax  logit        100.0 [100.0, 100.0]  0.0 [0.0, 0.0]     90.0 [80.0, 95.0]  family=arpl",
         "4,000 unknown test images; percent [95 % interval]; FPR95: lower is better",
     ]
 
@@ -95,3 +95,15 @@ def test_columns_begin_at_the_same_place_and_nothing_is_lost(rows):
 
 def test_empty_cells_leave_no_trailing_blanks():
     assert align([["a", ""], ["bb", "c"], ["", ""]]).split("\n") == ["a", "bb  c", ""]
+
+
+def test_softmax_stands_beside_another_method_and_its_length_is_said():
+    metrics = copy.deepcopy(METRICS)
+    metrics["about"]["method"] = "pmal"
+    metrics["softmax"] = {"accuracy": estimate(0.5, 0.4, 0.6), "scores": copy.deepcopy(METRICS["scores"])}
+    lines = run_table(metrics).splitlines()
+    assert [line.split()[0] for line in lines if "family=" in line] == ["pmal"] * 2 + ["softmax"] * 2
+    assert lines[-1] == (
+        "softmax: the first classifier of this run after 100 epochs, ACC 50.0 [40.0, 60.0]; "
+        "pmal: 100 more from there"
+    )

@@ -30,7 +30,7 @@ def train_classifiers(
 ) -> list[Classifier]:
     """Train them one after another; those that are done already are loaded."""
     classifiers = []
-    for index in range(config.ensemble.size):
+    for index in range(config.classifiers):
         place = folder / str(index)
         if not has_tensors(place / "weights"):
             seed = stream(config.seed, "classifier", index)

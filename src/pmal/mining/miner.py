@@ -9,6 +9,7 @@ from torch import Tensor
 from pmal._runtime.seeds import stream
 from pmal.errors import unknown_name
 from pmal.geometry import centered_logits
+from pmal.geometry.topology import TOPOLOGIES
 from pmal.mining._checks import (
     Space,
     SpaceLike,
@@ -164,6 +165,14 @@ def _check_options(epsilon: float, per_class: int, diversity: str) -> DiversityR
     check_epsilon(epsilon)
     check_count(per_class, "per_class")
     return _choose(DIVERSITY_RULES, "diversity", diversity)
+
+
+def check_rules(quality: str, diversity: str, topology: str) -> None:
+    """Refuse names that do not exist, before the trainings that come before mining."""
+    _choose(QUALITY_RULES, "quality", quality)
+    _choose(DIVERSITY_RULES, "diversity", diversity)
+    if topology not in TOPOLOGIES:
+        raise unknown_name("topology", topology, TOPOLOGIES)
 
 
 def _choose(rules: Mapping[str, Chosen], kind: str, name: str) -> Chosen:

@@ -15,7 +15,6 @@ from pmal.ensemble.embeddings import embed_images
 from pmal.optimization.bank import PrototypeBank, as_table
 from pmal.optimization.distances import DISTANCES
 from pmal.optimization.losses import prototype_margin_loss
-from pmal.optimization.settings import OptimizationConfig
 
 
 class PrototypeLearner(nn.Module):
@@ -25,13 +24,12 @@ class PrototypeLearner(nn.Module):
         self,
         classifier: Classifier,
         bank: PrototypeBank,
-        settings: OptimizationConfig,
         config: RunConfig,
         flip: bool,
     ) -> None:
         super().__init__()
-        self.classifier, self.bank, self.settings = classifier, bank, settings
-        self.distance = DISTANCES[settings.distance]
+        self.classifier, self.bank, self.settings = classifier, bank, config.optimization
+        self.distance = DISTANCES[self.settings.distance]
         self.policy, self.flip = config.data.augmentation, flip
         self.smoothing = config.training.label_smoothing
         # What is not renewed at the first step is as the first weights see it.

@@ -20,7 +20,6 @@ from pmal.errors import DataError
 from pmal.mining.prototypes import PrototypeSet
 from pmal.optimization.bank import PrototypeBank, refresh_size
 from pmal.optimization.learner import PrototypeLearner
-from pmal.optimization.settings import OptimizationConfig
 
 READ_BATCH = 512
 
@@ -59,7 +58,6 @@ def optimize_embedding(
     first: Classifier,
     data: TrainingSet,
     prototypes: PrototypeSet,
-    settings: OptimizationConfig,
     config: RunConfig,
     *,
     flip: bool,
@@ -73,7 +71,7 @@ def optimize_embedding(
     both = PrototypeTrainingSet(data.images, data.labels, data.ids, prototypes)
     if not has_tensors(folder / "weights"):
         seed = stream(config.seed, "optimization")
-        learner = make_learner(first, both, settings, config, flip=flip, seed=seed)
+        learner = make_learner(first, both, config, flip=flip, seed=seed)
         train(
             "optimization",
             learner,
@@ -92,13 +90,13 @@ def optimize_embedding(
 def make_learner(
     first: Classifier,
     data: PrototypeTrainingSet,
-    settings: OptimizationConfig,
     config: RunConfig,
     *,
     flip: bool,
     seed: int,
 ) -> PrototypeLearner:
     """The untrained network: a copy of the first classifier, or the same network with new weights."""
+    settings = config.optimization
     prototypes, classes = data.prototypes, len(first.spec.class_names)
     if prototypes.num_classes != classes:
         raise DataError(
@@ -113,7 +111,7 @@ def make_learner(
         refresh_size(len(prototypes), batch_size, settings.refresh),
     )
     model = model.use_channels_last().to(data.labels.device)
-    return PrototypeLearner(model, bank, settings, config, flip)
+    return PrototypeLearner(model, bank, config, flip)
 
 
 def _with_new_weights(first: Classifier, seed: int) -> Classifier:

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from pmal.errors import DataError, UsageError
+from pmal.optimization import DISTANCES
 
 Floats = NDArray[np.float64]
 
@@ -223,3 +224,26 @@ def _nan_is_unknown(score_B: torch.Tensor) -> torch.Tensor:
 def _floats(scores_B: torch.Tensor) -> Floats:
     floats: Floats = _nan_is_unknown(scores_B.detach().cpu().double()).numpy()
     return floats
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What the scores beyond logits compare an embedding with."""
+
+    prototypes_KTD: torch.Tensor
+    mask_KT: torch.Tensor
+    distance: str
+    training_ND: torch.Tensor
+
+
+def unknown_scores(
+    z_BD: torch.Tensor, logits_BK: torch.Tensor, reference: Reference | None = None
+) -> dict[str, torch.Tensor]:
+    """Every score by name: those of the logits alone, and with a reference those of the embedding, too."""
+    scores = {name: score(logits_BK) for name, score in LOGIT_SCORES.items()}
+    if reference is not None:
+        measure = DISTANCES[reference.distance]
+        distances_BK = measure(z_BD.double(), reference.prototypes_KTD.double(), reference.mask_KT)
+        scores["distance"] = distance_score(distances_BK)
+        scores["neighbors"] = neighbor_score(z_BD, reference.training_ND)
+    return scores

@@ -5,13 +5,17 @@ import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from pmal._runtime.files import atomic_path, make_folder, write_text
+from pmal.config import MiningConfig
 from pmal.data.samples import Samples
-from pmal.mining import PrototypeSet
+from pmal.ensemble.embeddings import EmbeddedSet
+from pmal.geometry import centered_logits
+from pmal.mining import PrototypeSet, mine, select_candidates
 from pmal.mining.export import plain_cell
 from pmal.reporting.contact_sheet import Row, contact_sheet
 
@@ -35,6 +39,28 @@ class Audit:
         order = np.lexsort((self.samples.ids[members], -self.log_r_N.numpy()[members]))
         positions: list[int] = members[order].tolist()
         return positions
+
+
+def make_audit(samples: Samples, log_r_N: torch.Tensor, first: EmbeddedSet, settings: MiningConfig) -> Audit:
+    """Candidates and prototypes for the robustness found; distances and predictions of the first space."""
+    labels_N = torch.from_numpy(samples.labels)
+    options: dict[str, Any] = {"epsilon": settings.epsilon}
+    return Audit(
+        samples=samples,
+        log_r_N=log_r_N,
+        candidate_N=select_candidates(log_r_N, labels_N, at_least=settings.per_class, **options),
+        predicted_N=first.logits.argmax(dim=1),
+        prototypes=mine(
+            log_r_N,
+            centered_logits(first.z_ND, first.weight_KD),
+            labels_N,
+            num_classes=len(samples.class_names),
+            per_class=settings.per_class,
+            ids=samples.ids,
+            class_names=samples.class_names,
+            **options,
+        ),
+    )
 
 
 def write_audit(audit: Audit, folder: Path, advance: Callable[[int], None]) -> None:

@@ -17,14 +17,25 @@ def run_table(metrics: Mapping[str, Any]) -> str:
     ]
     if not metrics["scores"]:
         return "\n".join([*head, "no unknown classes in this split: no open-set figures"])
+    found = {about["method"]: metrics} | ({"softmax": metrics["softmax"]} if "softmax" in metrics else {})
     rows = [
-        [name, *(_percent(figures[column]) for column in COLUMNS), f"family={about['split'].split('/')[0]}"]
-        for name, figures in metrics["scores"].items()
+        [
+            method,
+            score,
+            *(_percent(figures[column]) for column in COLUMNS),
+            f"family={about['split'].split('/')[0]}",
+        ]
+        for method, result in found.items()
+        for score, figures in result["scores"].items()
     ]
-    table = align([["score", *COLUMNS.values(), ""], *rows])
+    table = align([["method", "score", *COLUMNS.values(), ""], *rows])
     note = (
         f"{metrics['unknown_images']:,} unknown test images; percent [95 % interval]; FPR95: lower is better"
     )
+    if "softmax" in metrics:
+        accuracy, epochs = _percent(metrics["softmax"]["accuracy"]), about["epochs"]
+        note += f"\nsoftmax: the first classifier of this run after {epochs} epochs, ACC {accuracy}; "
+        note += f"{about['method']}: {epochs} more from there"
     return "\n".join([*head, "", table, note])
 
 

@@ -1,8 +1,8 @@
-"""The plain softmax classifier on published splits: the row that every other method stands beside.
+"""A method on published splits: softmax, the row that every other method stands beside, or pmal.
 
-    python benchmarks/softmax.py cifar10 --splits 0 1 2 3 4 --recipe strong --epochs 100
+    python benchmarks/open_set.py cifar10 --method softmax --splits 0 1 2 3 4 --recipe strong --epochs 100
 
-Writes one JSON per split (metrics, manifest, speed) into benchmarks/results/softmax/.
+Writes one JSON per split (metrics, manifest, speed) into benchmarks/results/METHOD/.
 """
 
 import argparse
@@ -28,15 +28,22 @@ def main() -> None:
     for split in args.splits:
         data = {"source": args.source, "family": args.family, "split": split}
         training = {"epochs": args.epochs} if args.epochs else {}
-        chosen = {"seed": args.seed, "data": data, "encoder": {"name": args.encoder}, "training": training}
+        chosen = {
+            "method": "softmax",
+            "seed": args.seed,
+            "data": data,
+            "encoder": {"name": args.encoder},
+            "training": training,
+        }
         result = run(build(RunConfig, merge(read_recipe(args.recipe), chosen)), args.recipe, session)
         result["command"] = (
-            f"python benchmarks/softmax.py {args.source} --family {args.family} --splits {split} "
+            f"python benchmarks/open_set.py {args.source} --method {args.method} --family {args.family} "
+            f"--splits {split} "
             f"--recipe {args.recipe} --encoder {args.encoder} --epochs {result['about']['epochs']} "
             f"--seed {args.seed}"
         )
         name = f"{args.source}-{args.family}{split}-{args.encoder}-{args.recipe}{result['about']['epochs']}"
-        write_json(make_folder(args.out) / f"{name}-seed{args.seed}.json", result)
+        write_json(make_folder(args.out / args.method) / f"{name}-seed{args.seed}.json", result)
         print(run_table(result), flush=True)
 
 
@@ -51,7 +58,7 @@ def run(config, recipe, session):
         log = [json.loads(line) for line in (folder / "run" / "log.jsonl").read_text().splitlines()]
     finally:
         shutil.rmtree(folder)
-    speeds = sorted(event["images_per_s"] for event in log)
+    speeds = sorted(event["images_per_s"] for event in log if "epoch" in event)
     return {
         **metrics,
         "recipe": recipe,
@@ -65,6 +72,7 @@ def run(config, recipe, session):
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("source")
+    parser.add_argument("--method", default="softmax")
     parser.add_argument("--family", default="arpl")
     parser.add_argument("--splits", type=int, nargs="+", default=[0])
     parser.add_argument("--recipe", default="strong")
@@ -72,7 +80,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--data-root")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "softmax")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     return parser.parse_args()
 
 
