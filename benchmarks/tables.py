@@ -17,34 +17,41 @@ RESULTS = ROOT / "benchmarks" / "results"
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-def softmax_table() -> str:
-    """Mean over splits, one row per data set and recipe; every figure in percent."""
+SCORES = ("probability", "logit", "energy", "distance", "neighbors")
+
+
+def open_set_table() -> str:
+    """Every method, data set and recipe that was run: mean and deviation over splits and seeds."""
     groups = defaultdict(list)
-    for file in sorted((RESULTS / "softmax").glob("*.json")):
+    for file in sorted(RESULTS.glob("softmax/*.json")) + sorted(RESULTS.glob("pmal/*.json")):
         result = read_json(file)
         about = result["about"]
         family = about["split"].split("/")[0]
-        groups[about["source"], family, about["encoder"], result["recipe"], about["epochs"]].append(result)
+        phases = (
+            f"{about['epochs']} + {about['epochs']}" if about["method"] == "pmal" else f"{about['epochs']}"
+        )
+        recipe = f"{about['encoder']}, {result['recipe']}"
+        groups[about["source"], family, recipe, about["method"], phases].append(result)
     lines = [
-        "| data, family, splits | encoder, recipe, epochs | ACC "
-        "| AUROC probability | AUROC max logit | AUROC energy | OSCR max logit |",
-        "|---|---|---|---|---|---|---|",
+        "| data, family and splits | encoder, recipe | method, epochs | ACC "
+        f"| AUROC {' | AUROC '.join(SCORES)} |",
+        f"|{'---|' * (4 + len(SCORES))}",
     ]
-    for (source, family, encoder, recipe, epochs), results in groups.items():
-        splits = ", ".join(sorted(r["about"]["split"].split("/")[1] for r in results))
-        scores = [[r["scores"][s]["auroc"] for r in results] for s in ("probability", "logit", "energy")]
-        columns = [
-            [r["accuracy"] for r in results],
-            *scores,
-            [r["scores"]["logit"]["oscr"] for r in results],
-        ]
+    for (source, family, recipe, method, phases), results in sorted(groups.items()):
+        splits = ", ".join(sorted({r["about"]["split"].split("/")[1] for r in results}))
+        seeds = ", ".join(sorted({str(r["about"]["seed"]) for r in results}))
+        columns = [[r["accuracy"] for r in results]]
+        columns += [[r["scores"][s]["auroc"] for r in results if s in r["scores"]] for s in SCORES]
         figures = " | ".join(mean_and_deviation(column) for column in columns)
-        lines.append(f"| {source}, {family}, {splits} | {encoder}, {recipe}, {epochs} | {figures} |")
+        where = f"{source}, {family} {splits}; seed {seeds}"
+        lines.append(f"| {where} | {recipe} | {method}, {phases} | {figures} |")
     return "\n".join(lines)
 
 
 def mean_and_deviation(estimates) -> str:
     values = [100 * estimate["value"] for estimate in estimates]
+    if not values:
+        return ""
     deviation = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
     return f"{statistics.mean(values):.1f}{deviation}"
 
@@ -85,7 +92,7 @@ def mining_table() -> str:
     return "\n".join(lines)
 
 
-TABLES = {"softmax": softmax_table, "quality": quality_table, "mining": mining_table}
+TABLES = {"methods": open_set_table, "quality": quality_table, "mining": mining_table}
 
 
 def with_tables(text: str) -> str:
