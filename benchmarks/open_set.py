@@ -29,7 +29,7 @@ def main() -> None:
         data = {"source": args.source, "family": args.family, "split": split}
         training = {"epochs": args.epochs} if args.epochs else {}
         chosen = {
-            "method": "softmax",
+            "method": args.method,
             "seed": args.seed,
             "data": data,
             "encoder": {"name": args.encoder},
