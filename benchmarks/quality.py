@@ -23,6 +23,7 @@ from pmal._runtime.session import open_session
 from pmal.config import Resources, RunConfig, build, merge, read_recipe
 from pmal.data.batches import ResidentImages
 from pmal.data.parts import image_shape, open_part
+from pmal.data.task import open_task
 from pmal.ensemble.classifier import ClassifierSpec
 from pmal.ensemble.classifiers import train_classifiers
 from pmal.ensemble.embeddings import embed_images
@@ -89,7 +90,7 @@ def main():
     data = {"source": args.source, "family": args.family, "split": args.split}
     chosen = {"seed": args.seed, "data": data, "training": {"epochs": args.epochs}, "ensemble": {"size": 2}}
     config = build(RunConfig, merge(read_recipe(args.recipe), chosen))
-    task = pipeline.open_task(config, session)
+    task = open_task(config.data, args.data_root)
     shape = image_shape(task.train, config.data)
     train = open_part("train", task.train, shape, session)
     images, kind = damage(train.images.images.cpu(), args.seed)
@@ -122,7 +123,7 @@ def main():
         for name, value in ranked.items()
     }
     result = {
-        "about": pipeline.describe(config, task),
+        **pipeline.describe(config, task),
         "recipe": args.recipe,
         "damaged": {"share": SHARE, "kinds": list(DAMAGES), "images": len(kind)},
         "training_accuracy": float(correct.double().mean()),

@@ -185,11 +185,13 @@ def audit(
 ) -> None:
     """Rank every training image by robustness within its class: audit.csv, and a contact sheet per class.
 
-    A RUN needs two classifiers (fit it with --set ensemble.size=2); for a SOURCE two are trained first.
+    A RUN needs two classifiers: pmal trains two, softmax with --set ensemble.size=2. For a SOURCE two are
+    trained first.
     """
     session = _start(Resources(device, data_root, workers, memory_limit), as_json)
 
     from pmal import pipeline
+    from pmal.reporting.audit import audit_run
 
     run = Path(target)
     if not (run / "config.toml").is_file():
@@ -199,7 +201,7 @@ def audit(
         run = Path("runs") / f"audit-{_run_name(config)}"
         pipeline.fit(config, run, session)
     out = out or run / "audit"
-    found = pipeline.audit(run, out, session)
+    found = audit_run(run, out, session)
     counts = {"images": len(found.samples), "candidates": int(found.candidate_N.sum())}
     counts["prototypes"] = len(found.prototypes)
     if as_json:

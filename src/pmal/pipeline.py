@@ -19,22 +19,19 @@ from pmal._runtime.manifest import describe_environment
 from pmal._runtime.runs import open_run, read_config
 from pmal._runtime.session import Session, open_session
 from pmal._runtime.tensors import has_tensors
-from pmal.config import RunConfig
+from pmal.config import RunConfig, to_settings
 from pmal.data.parts import Part, image_shape, open_part
 from pmal.data.sources.folder import printable
-from pmal.data.sources.registry import open_source
-from pmal.data.task import Task, choose_split, make_task
-from pmal.ensemble.classifier import Classifier, ClassifierSpec
+from pmal.data.task import Task, open_task
+from pmal.ensemble.classifier import Classifier, ClassifierSpec, load_classifier
 from pmal.ensemble.classifiers import load_classifiers, rehearse, train_classifiers
 from pmal.ensemble.embeddings import EmbeddedSet, count_pairs, embed_images, embed_training_set
-from pmal.ensemble.training import TrainingSet
-from pmal.errors import DataError, UsageError, unknown_name
-from pmal.geometry import topology_robustness
+from pmal.ensemble.training import TrainingSet, training_set
+from pmal.errors import UsageError, unknown_name
 from pmal.mining import PrototypeSet, check_rules, mine_prototypes
 from pmal.optimization.learner import embed_prototypes
 from pmal.optimization.training import PrototypeTrainingSet, optimize_embedding
 from pmal.rejection.scores import Reference, unknown_scores
-from pmal.reporting.audit import Audit, make_audit, write_audit
 from pmal.reporting.evaluation import evaluate as evaluate_scores
 
 METHODS = ("pmal", "softmax")
@@ -44,7 +41,7 @@ def fit(config: RunConfig, out: Path, session: Session | None = None) -> dict[st
     """Run every stage that is not done yet in the folder `out`, and give the metrics back."""
     session = session or open_session()
     check_method(config)
-    task = open_task(config, session)
+    task = open_task(config.data, session.resources.data_root)
     shape = image_shape(task.train, config.data)
     spec = ClassifierSpec(config.encoder, task.class_names, *shape)
     rehearse(spec, config)
@@ -55,12 +52,12 @@ def fit(config: RunConfig, out: Path, session: Session | None = None) -> dict[st
         test, unknown = open_test_parts(task, shape, session)
         parts = {"train": train, "test": test, "unknown": unknown}
         write_json(out / "quarantine.json", {k: part.quarantine() for k, part in parts.items() if part})
-        data = TrainingSet(train.images, train.labels(session.device), train.samples.ids)
+        data = training_set(train, session)
 
         classifiers = train_classifiers(
             data, spec, config, flip=task.flip, folder=out / "classifiers", session=session
         )
-        metrics = {"about": describe(config, task), **measure(classifiers[0], test, unknown)}
+        final, prototypes = None, None
         if config.method == "pmal":
             embedded = embed_training_set(classifiers, train, out / "embeddings", session)
             prototypes = mine_run(embedded, train, config, out / "prototypes", session)
@@ -68,58 +65,37 @@ def fit(config: RunConfig, out: Path, session: Session | None = None) -> dict[st
             final = optimize_embedding(
                 first, data, prototypes, config, flip=task.flip, folder=folder, session=session
             )
-            reference = make_reference(final, data, prototypes, config)
-            softmax = {name: metrics[name] for name in ("accuracy", "scores")}
-            metrics |= {**measure(final, test, unknown, reference), "softmax": softmax}
+        metrics = describe(config, task) | measure(classifiers[0], test, unknown)
+        if final is not None and prototypes is not None:
+            metrics = beside_softmax(metrics, final, prototypes, data, config, test, unknown)
         write_json(out / "metrics.json", metrics)
         run.seal({"about": metrics["about"], **describe_environment(session.device)})
     return metrics
 
 
 def evaluate(run: Path, session: Session | None = None) -> dict[str, Any]:
-    """The metrics of a finished run, computed anew from its weights and the test images."""
+    """The metrics of a finished run, computed anew from its weights and the images. Nothing is written."""
     session = session or open_session()
     config = read_config(run)
-    if config.method == "pmal" and has_tensors(run / "optimization" / "weights"):
-        return fit(config, run, session)  # nothing is left to train; its scores need the training images
-    task = open_task(config, session)
-    [classifier, *_] = load_classifiers(run / "classifiers", task.class_names, session)
-    shape = (classifier.spec.image_size, classifier.spec.channels)
+    task = open_task(config.data, session.resources.data_root)
+    classifiers = load_classifiers(run / "classifiers", config.classifiers, task.class_names, session)
+    shape = (classifiers[0].spec.image_size, classifiers[0].spec.channels)
+    if config.method == "pmal":
+        final = load_classifier(run / "optimization" / "weights", session.device, task.class_names)
+        prototypes = PrototypeSet.load(run / "prototypes")
+        data = training_set(open_part("train", task.train, shape, session), session)
     test, unknown = open_test_parts(task, shape, session)
-    if config.method != "softmax":
-        raise DataError(f"{run}: not finished: run `pmal fit` again to finish it")
-    return {"about": describe(config, task), **measure(classifier, test, unknown)}
-
-
-def audit(run: Path, out: Path, session: Session | None = None) -> Audit:
-    """Rank every training image of a run by robustness; a table and contact sheets go to the folder `out`."""
-    session = session or open_session()
-    config = read_config(run)
-    task = open_task(config, session)
-    classifiers = load_classifiers(run / "classifiers", task.class_names, session)
-    if len(classifiers) < 2:
-        raise UsageError(
-            f"{run}: robustness needs 2 classifiers, and there is 1: fit with --set ensemble.size=2"
-        )
-    spec = classifiers[0].spec
-    train = open_part("train", task.train, (spec.image_size, spec.channels), session)
-    embedded = embed_training_set(classifiers, train, run / "embeddings", session)
-
-    with session.display.stage("robustness", count_pairs(embedded), "pairs") as advance:
-        spaces = [(space.z_ND, space.weight_KD) for space in embedded]
-        rule, device = config.mining.topology, session.device
-        log_r_N = topology_robustness(spaces, topology=rule, device=device, report=advance)
-    found = make_audit(train.samples, log_r_N, embedded[0], config.mining)
-    with session.display.stage("contact sheets", len(task.class_names), "classes") as advance:
-        write_audit(found, out, advance)
-    return found
+    metrics = describe(config, task) | measure(classifiers[0], test, unknown)
+    if config.method == "pmal":
+        metrics = beside_softmax(metrics, final, prototypes, data, config, test, unknown)
+    return metrics
 
 
 def mine_run(
     embedded: list[EmbeddedSet], train: Part, config: RunConfig, path: Path, session: Session
 ) -> PrototypeSet:
     """The prototypes of a run, mined once."""
-    if not has_tensors(path):
+    if not has_tensors(path) or any(space.fresh for space in embedded):
         settings, samples = config.mining, train.samples
         with session.display.stage("mining", count_pairs(embedded), "pairs") as advance:
             mine_prototypes(
@@ -134,6 +110,7 @@ def mine_run(
                 class_names=samples.class_names,
                 files=[samples.name(position) for position in range(len(samples))],
                 seed=config.seed,
+                device=session.device,
                 report=advance,
             ).save(path)
     return PrototypeSet.load(path)
@@ -149,15 +126,24 @@ def make_reference(
     return Reference(prototypes_KTD, prototypes.mask, config.optimization.distance, training_ND)
 
 
-def open_task(config: RunConfig, session: Session) -> Task:
-    """The known and unknown samples of a run; pixels are not read yet."""
-    source = open_source(config.data.source, session.resources.data_root)
-    return make_task(source, choose_split(source, config.data), config.data)
-
-
 def open_test_parts(task: Task, shape: tuple[int, int], session: Session) -> tuple[Part, Part | None]:
     test = open_part("test", task.test, shape, session)
     return test, open_part("unknown", task.unknown, shape, session) if task.unknown else None
+
+
+def beside_softmax(
+    softmax: dict[str, Any],
+    final: Classifier,
+    prototypes: PrototypeSet,
+    data: TrainingSet,
+    config: RunConfig,
+    test: Part,
+    unknown: Part | None,
+) -> dict[str, Any]:
+    """The figures of the final network, with those of the first classifier under `softmax`."""
+    reference = make_reference(final, data, prototypes, config)
+    figures = {name: softmax[name] for name in ("accuracy", "scores")}
+    return softmax | measure(final, test, unknown, reference) | {"softmax": figures}
 
 
 def measure(
@@ -175,12 +161,13 @@ def check_method(config: RunConfig) -> None:
         raise unknown_name("method", config.method, METHODS)
     if config.method == "pmal" and config.classifiers < 2:
         raise UsageError("method pmal compares classifiers: set ensemble.size to 2 or more")
-    check_rules(config.mining.quality, config.mining.diversity, config.mining.topology)
+    check_rules(config.mining.quality, config.mining.diversity, config.mining.topology, config.mining.epsilon)
 
 
 def describe(config: RunConfig, task: Task) -> dict[str, Any]:
     """What stands beside every figure of the run. Of several classifiers, the first is measured."""
-    return {
+    settings = to_settings(config)
+    about = {
         "source": printable(Path(config.data.source).name),
         "split": task.split.label,
         "known_classes": len(task.class_names),
@@ -192,3 +179,5 @@ def describe(config: RunConfig, task: Task) -> dict[str, Any]:
         "augmentation": config.data.augmentation,
         "seed": config.seed,
     }
+    phases = ("mining", "optimization") if config.method == "pmal" else ()
+    return {"about": about | {name: settings[name] for name in phases}}

@@ -46,17 +46,21 @@ def test_embeddings_do_not_depend_on_the_batch_size(train):
 def test_spaces_are_kept_and_loaded(train, session, tmp_path, bias):
     models = [make(0, bias), make(1, bias)]
     first = embed_training_set(models, train, tmp_path, session)
+    assert all(space.fresh for space in first)
     torch.testing.assert_close(first[1].logits, embed_images(models[1], train.images)[1])
-    models[0].head.weight.data.zero_()  # proves that the second call does not compute again
     again = embed_training_set(models, train, tmp_path, session)
+    assert not any(space.fresh for space in again)
     assert all(torch.equal(a, b) for a, b in zip(first[0].space, again[0].space, strict=True))
 
 
-def test_spaces_of_other_images_are_refused(train, session, tmp_path):
+def test_spaces_of_other_images_or_weights_are_made_anew(train, session, tmp_path):
     embed_training_set([make(0)], train, tmp_path, session)
-    fewer = Part(train.samples.at(np.arange(29)), train.images, ())
-    with pytest.raises(DataError, match="other training images"):
-        embed_training_set([make(0)], fewer, tmp_path, session)
+    fewer = Part(train.samples.at(np.arange(29)), ResidentImages(train.images.images[:29], CPU), ())
+    [space] = embed_training_set([make(0)], fewer, tmp_path, session)
+    assert space.fresh
+    assert len(space.z_ND) == 29
+    [space] = embed_training_set([make(1)], fewer, tmp_path, session)
+    assert space.fresh
 
 
 def test_a_classifier_survives_saving(train, tmp_path):

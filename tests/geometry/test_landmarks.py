@@ -83,3 +83,12 @@ def test_progress_adds_up():
 def test_a_count_that_makes_no_sense(count):
     with pytest.raises(UsageError, match=f"landmarks={count}"):
         topology_robustness(spaces(n=10), landmarks=count)
+
+
+def test_the_same_topology_is_said_with_landmarks_too():
+    rng = np.random.default_rng(0)
+    z, W = rng.normal(size=(400, 6)), rng.normal(size=(5, 6))
+    rotation = np.linalg.qr(rng.normal(size=(6, 6)))[0]
+    with pytest.warns(UserWarning, match="same topology"):
+        log_r = topology_robustness([(z, W), (z @ rotation, W @ rotation)], landmarks=50)
+    assert not log_r.any()

@@ -99,7 +99,7 @@ def test_empty_cells_leave_no_trailing_blanks():
 
 def test_softmax_stands_beside_another_method_and_its_length_is_said():
     metrics = copy.deepcopy(METRICS)
-    metrics["about"]["method"] = "pmal"
+    metrics["about"] |= {"method": "pmal", "optimization": {"init": "warm"}}
     metrics["softmax"] = {"accuracy": estimate(0.5, 0.4, 0.6), "scores": copy.deepcopy(METRICS["scores"])}
     lines = run_table(metrics).splitlines()
     assert [line.split()[0] for line in lines if "family=" in line] == ["pmal"] * 2 + ["softmax"] * 2
@@ -107,3 +107,5 @@ def test_softmax_stands_beside_another_method_and_its_length_is_said():
         "softmax: the first classifier of this run after 100 epochs, ACC 50.0 [40.0, 60.0]; "
         "pmal: 100 more from there"
     )
+    metrics["about"]["optimization"]["init"] = "scratch"
+    assert run_table(metrics).endswith("100 more from new weights")

@@ -1,5 +1,6 @@
 """Batches of uint8 images on the device: from memory where the set fits, else through worker processes."""
 
+import hashlib
 import os
 import signal
 from collections.abc import Iterator, Sequence
@@ -40,6 +41,10 @@ class ImageBatches(Protocol):
         """The batches of a plan, uint8 (B, C, H, W), on the device."""
         ...
 
+    def fingerprint(self) -> str:
+        """Which images these are: what was trained on others is not taken up."""
+        ...
+
 
 class ResidentImages:
     """All images as one uint8 tensor on the device."""
@@ -55,6 +60,9 @@ class ResidentImages:
         order = torch.cat(list(plan)).to(self.images.device)
         for positions in torch.split(order, [len(batch) for batch in plan]):
             yield self.images[positions]
+
+    def fingerprint(self) -> str:
+        return hashlib.sha256(self.images.cpu().numpy().data).hexdigest()
 
 
 class StreamedImages:
@@ -89,6 +97,11 @@ class StreamedImages:
             raise DataError(str(error).strip().splitlines()[-1].partition("DataError: ")[2]) from None
         except RuntimeError as error:
             raise worker_died(error) from None
+
+    def fingerprint(self) -> str:
+        """By their names: reading all of them again would take as long as an epoch."""
+        names = "\n".join(self.dataset.samples.name(position) for position in range(len(self)))
+        return hashlib.sha256(names.encode()).hexdigest()
 
 
 def worker_died(error: RuntimeError) -> Exception:

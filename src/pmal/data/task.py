@@ -15,6 +15,7 @@ from pmal.data.protocols import (
     random_split,
 )
 from pmal.data.samples import Samples, Source
+from pmal.data.sources.registry import open_source
 from pmal.errors import DataError, UsageError, unknown_name
 
 HELD_OUT_SHARE = 0.2
@@ -34,6 +35,12 @@ class Task:
     @property
     def class_names(self) -> tuple[str, ...]:
         return self.train.class_names
+
+
+def open_task(config: DataConfig, data_root: str | None) -> Task:
+    """The known and unknown samples of a run; pixels are not read yet."""
+    source = open_source(config.source, data_root)
+    return make_task(source, choose_split(source, config), config)
 
 
 def choose_split(source: Source, config: DataConfig) -> Split:

@@ -44,16 +44,14 @@ def train_classifiers(
     return classifiers
 
 
-def load_classifiers(folder: Path, class_names: Sequence[str], session: Session) -> list[Classifier]:
-    """The trained classifiers of a run, in order."""
-    classifiers: list[Classifier] = []
-    while has_tensors(path := folder / str(len(classifiers)) / "weights"):
-        classifiers.append(load_classifier(path, session.device, class_names))
-    if not classifiers:
-        raise DataError(
-            f"{folder.parent}: no trained classifier in it yet: run `pmal fit` again to finish it"
-        )
-    return classifiers
+def load_classifiers(
+    folder: Path, count: int, class_names: Sequence[str], session: Session, data: str = ""
+) -> list[Classifier]:
+    """The trained classifiers of a run, in order; `data` is the digest of the training set, where known."""
+    paths = [folder / str(index) / "weights" for index in range(count)]
+    if not all(has_tensors(path) for path in paths):
+        raise DataError(f"{folder.parent}: not finished: run `pmal fit` again to finish it")
+    return [load_classifier(path, session.device, class_names, data) for path in paths]
 
 
 def softmax_objective(model: Classifier, config: RunConfig, flip: bool) -> Objective:

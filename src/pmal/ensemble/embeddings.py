@@ -1,5 +1,6 @@
 """Embeddings and logits of a whole set, without augmentation."""
 
+import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,12 +9,12 @@ from pathlib import Path
 import torch
 
 from pmal._runtime.devices import convolutions
+from pmal._runtime.progress import Advance
 from pmal._runtime.session import Session
 from pmal._runtime.tensors import has_tensors, load_tensors, save_tensors
 from pmal.data.batches import ImageBatches, sequential_plan
 from pmal.data.parts import Part
 from pmal.ensemble.classifier import Classifier
-from pmal.errors import DataError
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,8 @@ class EmbeddedSet:
     z_ND: torch.Tensor
     weight_KD: torch.Tensor
     bias_K: torch.Tensor
+    fresh: bool
+    """Embedded now: what was mined from older embeddings no longer holds."""
 
     @property
     def space(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -41,41 +44,56 @@ def count_pairs(embedded: Sequence[EmbeddedSet]) -> int:
 
 @torch.no_grad()
 def embed_images(
-    model: Classifier, images: ImageBatches, batch_size: int = 512
+    model: Classifier, images: ImageBatches, batch_size: int = 512, advance: Advance | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """z_ND and logits_NK in float32 on the CPU.
 
     Full precision on every device: scores are compared by rank, and fewer bits would make ties of them.
     """
     model.eval()
+    outputs = []
     with convolutions(tf32=False):
-        outputs = [model.embed(batch) for batch in images.stream(sequential_plan(len(images), batch_size))]
-    z_ND = torch.cat([z for z, _ in outputs]).float().cpu()
-    logits_NK = torch.cat([logits for _, logits in outputs]).float().cpu()
-    return z_ND, logits_NK
+        for batch in images.stream(sequential_plan(len(images), batch_size)):
+            z_BD, logits_BK = model.embed(batch)
+            outputs.append((z_BD.float().cpu(), logits_BK.float().cpu()))
+            if advance:
+                advance(len(batch))
+    return torch.cat([z for z, _ in outputs]), torch.cat([logits for _, logits in outputs])
 
 
 def embed_training_set(
     classifiers: Sequence[Classifier], train: Part, folder: Path, session: Session
 ) -> list[EmbeddedSet]:
-    """One space per classifier; those that are on disk already are loaded."""
-    spaces = []
-    for index, model in enumerate(classifiers):
-        path = folder / str(index)
-        if not has_tensors(path):
-            with session.display.stage(f"embedding {index}", len(train.samples), "images") as advance:
-                z_ND, _ = embed_images(model, train.images)
-                advance(len(train.samples))
-            head = model.head
-            bias = head.bias if head.bias is not None else torch.zeros(len(head.weight))
-            tensors = {"z": z_ND, "weight": head.weight, "bias": bias}
-            save_tensors(path, tensors | {"ids": torch.from_numpy(train.samples.ids)}, {})
-        spaces.append(_load(path, train))
-    return spaces
+    """One space per classifier; those that are on disk already, of these weights and images, are loaded."""
+    return [
+        _load(folder / str(index), model, train) or _embed(folder / str(index), model, train, session)
+        for index, model in enumerate(classifiers)
+    ]
 
 
-def _load(path: Path, train: Part) -> EmbeddedSet:
-    tensors, _ = load_tensors(path)
-    if not torch.equal(tensors["ids"], torch.from_numpy(train.samples.ids)):
-        raise DataError(f"{path}.json: made from other training images: delete it to embed them anew")
-    return EmbeddedSet(tensors["z"], tensors["weight"], tensors["bias"])
+def _load(path: Path, model: Classifier, train: Part) -> EmbeddedSet | None:
+    if not has_tensors(path):
+        return None
+    tensors, about = load_tensors(path)
+    if about != _origin(model, train):
+        return None
+    return EmbeddedSet(tensors["z"], tensors["weight"], tensors["bias"], fresh=False)
+
+
+def _embed(path: Path, model: Classifier, train: Part, session: Session) -> EmbeddedSet:
+    with session.display.stage(f"embedding {path.name}", len(train.samples), "images") as advance:
+        z_ND, _ = embed_images(model, train.images, advance=advance)
+    head = model.head
+    bias = head.bias if head.bias is not None else torch.zeros(len(head.weight))
+    weight_KD, bias_K = head.weight.detach().cpu(), bias.detach().cpu()
+    save_tensors(path, {"z": z_ND, "weight": weight_KD, "bias": bias_K}, _origin(model, train))
+    return EmbeddedSet(z_ND, weight_KD, bias_K, fresh=True)
+
+
+def _origin(model: Classifier, train: Part) -> dict[str, str]:
+    """What an embedding belongs to: these weights, and these images."""
+    weights = hashlib.sha256()
+    for tensor in model.state_dict().values():
+        weights.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    images = hashlib.sha256(train.samples.ids.tobytes() + train.images.fingerprint().encode())
+    return {"weights": weights.hexdigest(), "images": images.hexdigest()}

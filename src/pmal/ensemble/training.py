@@ -19,6 +19,7 @@ from pmal._runtime.signals import StopRequest, deferred_signals
 from pmal._runtime.tensors import delete_tensors, has_tensors, load_tensors, save_tensors
 from pmal.config import TrainingConfig
 from pmal.data.batches import ImageBatches, epoch_plan, worker_died
+from pmal.data.parts import Part
 from pmal.ensemble.optimizers import WeightAverage, learning_rate, make_optimizer, set_rate
 from pmal.ensemble.steps import EagerStep, GraphStep, Objective, Step
 from pmal.errors import DataError, PmalError
@@ -38,7 +39,12 @@ class TrainingSet:
     @functools.cached_property
     def digest(self) -> str:
         """Which samples these are, and what they are called: a result belongs to them alone."""
-        return hashlib.sha256(self.ids.tobytes() + self.labels.cpu().numpy().tobytes()).hexdigest()
+        names = self.ids.tobytes() + self.labels.cpu().numpy().tobytes()
+        return hashlib.sha256(names + self.images.fingerprint().encode()).hexdigest()
+
+
+def training_set(train: Part, session: Session) -> TrainingSet:
+    return TrainingSet(train.images, train.labels(session.device), train.samples.ids)
 
 
 def train(

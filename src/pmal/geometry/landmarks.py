@@ -16,8 +16,8 @@ from torch import Tensor
 
 from pmal.geometry.kernels import Advance
 from pmal.geometry.logits import Space
-from pmal.geometry.topology import unit_of, weights
-from pmal.geometry.torch_kernel import row_blocks
+from pmal.geometry.topology import SAME, unit_of, weights
+from pmal.geometry.torch_kernel import distance_block, row_blocks
 
 
 def draw_landmarks(n: int, count: int, seed: int) -> Tensor:
@@ -34,11 +34,14 @@ def landmark_gap(
     marks_a, marks_b = a.y_NR[landmarks], b.y_NR[landmarks]
     square_N, variance_N = a.y_NR.new_empty(n), a.y_NR.new_empty(n)
     for rows in row_blocks(n, m, a.y_NR.device):
-        distances = torch.cdist(a.y_NR[rows], marks_a), torch.cdist(b.y_NR[rows], marks_b)
+        distances = distance_block(a.y_NR[rows], marks_a), distance_block(b.y_NR[rows], marks_b)
         square_N[rows], variance_N[rows] = _moments(a, b, topology, *distances)
         if advance:
             advance((rows.stop - rows.start) * m)
-    x_N = square_N.sqrt()
+    # Squared lengths of the two weighted vectors together, about: distances of unit RMS times their scale.
+    larger = max(a.scale, b.scale) or 1.0
+    whole = 2.0 if topology == "unit" else (a.scale / larger) ** 2 + (b.scale / larger) ** 2
+    x_N = torch.where(square_N <= SAME**2 * whole, 0.0, square_N).sqrt()
     error_N = torch.where(x_N > 0, ((1 - m / n) * variance_N).sqrt() / (2 * x_N), 0.0)
     # The mean over landmarks stands for the mean over samples, `literal` is a sum over samples.
     unit = unit_of(a, b, topology) * (1.0 if topology == "unit" else n**0.5)

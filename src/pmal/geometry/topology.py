@@ -36,7 +36,7 @@ SMALL = 2048
 _PROBES = 64
 _SAFETY = 3.0
 """Over the largest error seen among the probes."""
-_SAME = 1e-12
+SAME = 1e-12
 """Topology vectors closer than this, relative to their lengths, differ by rounding alone."""
 
 
@@ -58,7 +58,7 @@ def topology_gap(
         gap_N = alpha_N * beta_N * sums.gap + apart_N
         if not fast:
             gap_N = _repair(a, b, topology, kernel, gap_N, whole_N)
-    same_N = gap_N <= _SAME**2 * whole_N
+    same_N = gap_N <= SAME**2 * whole_N
     return torch.where(same_N, 0.0, gap_N.clamp(min=0)).sqrt() * unit_of(a, b, topology)
 
 

@@ -48,6 +48,7 @@ def mine_prototypes(
     landmarks: int | None = None,
     passes: int = 32,
     seed: int = 0,
+    device: str | torch.device | None = None,
     report: Callable[[int], None] | None = None,
 ) -> PrototypeSet:
     """The prototypes of every class of a head, from the embeddings of its training samples.
@@ -56,7 +57,7 @@ def mine_prototypes(
     classifier: two at least for the qualities topology and ensemble, one for the others. Biases move
     probabilities and logits; no distance depends on them. Distances between candidates are those of space 0.
 
-    quality: topology (the paper's; topology, temperature, precision, landmarks and report are options of
+    quality: topology (the paper's; topology, temperature, precision, landmarks, device, report: see
     `topology_robustness`), probability, ensemble, mc-dropout (over so many passes), logit, none.
     diversity: gap (the paper's Algorithm 1), random, kmeans, kcenter, none.
 
@@ -76,7 +77,7 @@ def mine_prototypes(
     check_names(files, len(order), "files")
     check_names(class_names, num_classes, "class_names")
     points_NR = centered_logits(sorted_spaces[0].z, sorted_spaces[0].weight)
-    options = QualityOptions(topology, temperature, precision, landmarks, report, passes, seed)
+    options = QualityOptions(topology, temperature, precision, landmarks, report, device, passes, seed)
     return mine(
         measure(sorted_spaces, labels_N, options),
         points_NR,
@@ -167,8 +168,9 @@ def _check_options(epsilon: float, per_class: int, diversity: str) -> DiversityR
     return _choose(DIVERSITY_RULES, "diversity", diversity)
 
 
-def check_rules(quality: str, diversity: str, topology: str) -> None:
-    """Refuse names that do not exist, before the trainings that come before mining."""
+def check_rules(quality: str, diversity: str, topology: str, epsilon: float) -> None:
+    """Refuse what does not exist, before the trainings that come before mining."""
+    check_epsilon(epsilon)
     _choose(QUALITY_RULES, "quality", quality)
     _choose(DIVERSITY_RULES, "diversity", diversity)
     if topology not in TOPOLOGIES:

@@ -35,6 +35,7 @@ class QualityOptions:
     landmarks: int | None = None
     report: Callable[[int], None] | None = None
     """This and the above go to `topology_robustness`."""
+    device: str | torch.device | None = None
     passes: int = 32
     """Stochastic passes of mc-dropout."""
     seed: int = 0
@@ -53,6 +54,7 @@ def robustness(spaces: Sequence[Space], labels_N: Tensor, options: QualityOption
         precision=options.precision,
         landmarks=options.landmarks,
         seed=stream(options.seed, "landmarks"),
+        device=options.device,
         report=options.report,
     )
 

@@ -226,7 +226,10 @@ def _floats(scores_B: torch.Tensor) -> Floats:
     return floats
 
 
-@dataclass(frozen=True)
+_BLOCK_IMAGES = 256
+
+
+@dataclass(frozen=True, eq=False)
 class Reference:
     """What the scores beyond logits compare an embedding with."""
 
@@ -242,8 +245,13 @@ def unknown_scores(
     """Every score by name: those of the logits alone, and with a reference those of the embedding, too."""
     scores = {name: score(logits_BK) for name, score in LOGIT_SCORES.items()}
     if reference is not None:
-        measure = DISTANCES[reference.distance]
-        distances_BK = measure(z_BD.double(), reference.prototypes_KTD.double(), reference.mask_KT)
-        scores["distance"] = distance_score(distances_BK)
+        measure, prototypes_KTD = DISTANCES[reference.distance], reference.prototypes_KTD.double()
+        # In blocks: the attended sets of all images at once would not fit into memory.
+        scores["distance"] = torch.cat(
+            [
+                distance_score(measure(block_BD.double(), prototypes_KTD, reference.mask_KT))
+                for block_BD in torch.split(z_BD, _BLOCK_IMAGES)
+            ]
+        )
         scores["neighbors"] = neighbor_score(z_BD, reference.training_ND)
     return scores

@@ -5,16 +5,23 @@ import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from pmal._runtime.files import atomic_path, make_folder, write_text
+from pmal._runtime.runs import open_run, read_config
+from pmal._runtime.session import Session
+from pmal._runtime.tensors import has_tensors
 from pmal.config import MiningConfig
+from pmal.data.parts import open_part
 from pmal.data.samples import Samples
-from pmal.ensemble.embeddings import EmbeddedSet
-from pmal.geometry import centered_logits
+from pmal.data.task import open_task
+from pmal.ensemble.classifiers import load_classifiers
+from pmal.ensemble.embeddings import EmbeddedSet, count_pairs, embed_training_set
+from pmal.ensemble.training import training_set
+from pmal.errors import UsageError
+from pmal.geometry import centered_logits, topology_robustness
 from pmal.mining import PrototypeSet, mine, select_candidates
 from pmal.mining.export import plain_cell
 from pmal.reporting.contact_sheet import Row, contact_sheet
@@ -41,24 +48,56 @@ class Audit:
         return positions
 
 
-def make_audit(samples: Samples, log_r_N: torch.Tensor, first: EmbeddedSet, settings: MiningConfig) -> Audit:
-    """Candidates and prototypes for the robustness found; distances and predictions of the first space."""
-    labels_N = torch.from_numpy(samples.labels)
-    options: dict[str, Any] = {"epsilon": settings.epsilon}
+def audit_run(run: Path, out: Path, session: Session) -> Audit:
+    """Rank every training image of a run by robustness; a table and contact sheets go to the folder `out`."""
+    config = read_config(run)
+    if config.classifiers < 2:
+        fix = "fit with --set ensemble.size=2"
+        raise UsageError(f"{run}: robustness needs 2 classifiers, and there is 1: {fix}")
+    task = open_task(config.data, session.resources.data_root)
+    folder, count = run / "classifiers", config.classifiers
+    [first, *_] = load_classifiers(folder, count, task.class_names, session)
+    train = open_part("train", task.train, (first.spec.image_size, first.spec.channels), session)
+    classifiers = load_classifiers(
+        folder, count, task.class_names, session, training_set(train, session).digest
+    )
+    with open_run(run, config):
+        embedded = embed_training_set(classifiers, train, run / "embeddings", session)
+    with session.display.stage("robustness", count_pairs(embedded), "pairs") as advance:
+        spaces = [(space.z_ND, space.weight_KD) for space in embedded]
+        rule, device = config.mining.topology, session.device
+        log_r_N = topology_robustness(spaces, topology=rule, device=device, report=advance)
+    mined = PrototypeSet.load(run / "prototypes") if has_tensors(run / "prototypes") else None
+    found = make_audit(train.samples, log_r_N, embedded[0], config.mining, mined)
+    with session.display.stage("contact sheets", len(task.class_names), "classes") as advance:
+        write_audit(found, out, advance)
+    return found
+
+
+def make_audit(
+    samples: Samples,
+    log_r_N: torch.Tensor,
+    first: EmbeddedSet,
+    settings: MiningConfig,
+    prototypes: PrototypeSet | None,
+) -> Audit:
+    """What the robustness says of the samples. Prototypes: those of the run, or else mined by it now."""
+    labels_N, per_class = torch.from_numpy(samples.labels), settings.per_class
     return Audit(
         samples=samples,
         log_r_N=log_r_N,
-        candidate_N=select_candidates(log_r_N, labels_N, at_least=settings.per_class, **options),
+        candidate_N=select_candidates(log_r_N, labels_N, epsilon=settings.epsilon, at_least=per_class),
         predicted_N=first.logits.argmax(dim=1),
-        prototypes=mine(
+        prototypes=prototypes
+        or mine(
             log_r_N,
             centered_logits(first.z_ND, first.weight_KD),
             labels_N,
             num_classes=len(samples.class_names),
-            per_class=settings.per_class,
+            epsilon=settings.epsilon,
+            per_class=per_class,
             ids=samples.ids,
             class_names=samples.class_names,
-            **options,
         ),
     )
 
@@ -68,7 +107,7 @@ def write_audit(audit: Audit, folder: Path, advance: Callable[[int], None]) -> N
     make_folder(folder)
     write_text(folder / "audit.csv", audit_table(audit))
     for label, name in enumerate(audit.samples.class_names):
-        image = contact_sheet(f"{name}", sheet_rows(audit, label))
+        image = contact_sheet(name, sheet_rows(audit, label))
         with atomic_path(folder / f"sheet-{label:03d}-{_file_word(name)}.png") as temporary:
             image.save(temporary, format="PNG")
         advance(1)

@@ -35,7 +35,8 @@ def run_table(metrics: Mapping[str, Any]) -> str:
     if "softmax" in metrics:
         accuracy, epochs = _percent(metrics["softmax"]["accuracy"]), about["epochs"]
         note += f"\nsoftmax: the first classifier of this run after {epochs} epochs, ACC {accuracy}; "
-        note += f"{about['method']}: {epochs} more from there"
+        start = "from there" if about["optimization"]["init"] == "warm" else "from new weights"
+        note += f"{about['method']}: {epochs} more {start}"
     return "\n".join([*head, "", table, note])
 
 
