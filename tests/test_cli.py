@@ -13,6 +13,7 @@ import pytest
 
 from pmal.__main__ import main
 from pmal._runtime.signals import STOPPING
+from pmal.data.decode import encode_png
 
 TINY = ["--method", "softmax", "--set", "training.batch_size=250", "--set", "training.precision=float32"]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -297,3 +298,20 @@ def test_mine_on_frozen_features(tmp_path, call):
     assert call(*words, "--force")[0] == 0
     assert_one_line_error(call("mine", tmp_path / "no.npz", "--out", tmp_path / "x"), 3, "no.npz")
     assert_one_line_error(call(*words, "--force", "--quality", "topolgy"), 2, "did you mean 'topology'?")
+
+
+def test_a_finished_run_is_not_taken_up_when_the_images_have_changed(tmp_path, call):
+    random = np.random.default_rng(0)
+    for i in range(60):
+        file = tmp_path / "photos" / f"class{i % 3}" / f"{i:02d}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(encode_png(random.integers(0, 256, (8, 8, 1), dtype=np.uint8)))
+    words = ["fit", tmp_path / "photos", "--method", "softmax", "--encoder", "small", "--epochs", 1]
+    words += ["--out", tmp_path / "run"]
+    assert call(*words)[0] == 0
+    assert call(*words)[0] == 0
+    file.write_bytes(encode_png(np.zeros((8, 8, 1), np.uint8)))
+    (tmp_path / "photos" / "class0" / "00.png").write_bytes(encode_png(np.zeros((8, 8, 1), np.uint8)))
+    (tmp_path / "photos" / "class1" / "01.png").write_bytes(encode_png(np.zeros((8, 8, 1), np.uint8)))
+    code, _, error = call(*words)
+    assert (code, error.splitlines()[-1].count("other classes or images")) == (3, 1)

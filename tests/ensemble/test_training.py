@@ -234,3 +234,11 @@ def test_finish_leaves_nothing(data, tmp_path):
     assert json.loads((tmp_path / "checkpoint.json").read_text())["about"]["step"] == 16
     finish(tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_result_belongs_to_the_pixels_it_was_trained_on(data):
+    changed = data.images.images.clone()
+    changed[3, 0, 0, 0] ^= 1
+    other = TrainingSet(ResidentImages(changed, CPU), data.labels, data.ids)
+    same_again = TrainingSet(ResidentImages(data.images.images.clone(), CPU), data.labels, data.ids)
+    assert other.digest != data.digest == same_again.digest
