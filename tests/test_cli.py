@@ -251,11 +251,12 @@ def test_the_whole_method_leaves_its_stages_and_stands_beside_softmax(whole_meth
     assert json.loads(again) == json.loads((folder / "metrics.json").read_text())
 
 
-def test_the_second_training_goes_on_where_it_was_killed(whole_method, tmp_path):
+def test_the_second_training_goes_on_where_it_was_killed(whole_method, tmp_path, call):
     whole, words, _ = whole_method
     shutil.copytree(whole, tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "optimization")
     (tmp_path / "run" / "metrics.json").unlink()
+    assert_one_line_error(call("evaluate", tmp_path / "run"), 3, "not finished: run `pmal fit` again")
     words = ["fit", "--out", tmp_path / "run", *words, "--checkpoint-seconds", 0]
     command = [sys.executable, "-m", "pmal", *map(str, words)]
     with subprocess.Popen(

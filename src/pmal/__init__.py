@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pmal.geometry import topology_robustness
     from pmal.mining import PrototypeSet, filter_diverse, mine_prototypes, select_candidates
+    from pmal.optimization import point_to_set_distance, prototype_margin_loss
     from pmal.reporting.metrics import auroc, fpr_at_tpr, macro_f1, oscr
 
 __version__ = "0.1.0"
@@ -21,6 +22,8 @@ __all__ = [
     "macro_f1",
     "mine_prototypes",
     "oscr",
+    "point_to_set_distance",
+    "prototype_margin_loss",
     "select_candidates",
     "topology_robustness",
 ]
@@ -28,6 +31,7 @@ __all__ = [
 _HOMES = {
     "pmal.geometry": ("topology_robustness",),
     "pmal.mining": ("PrototypeSet", "filter_diverse", "mine_prototypes", "select_candidates"),
+    "pmal.optimization": ("point_to_set_distance", "prototype_margin_loss"),
     "pmal.reporting.metrics": ("auroc", "fpr_at_tpr", "macro_f1", "oscr"),
 }
 

@@ -1,12 +1,12 @@
 """The whole algorithm, top to bottom, one call per stage. Read this first.
 
-    data        images of the known classes, and test images of known and unknown ones
-    ensemble    independently seeded classifiers
-    geometry    does a training image keep its place among the others from one classifier to the next?
-    mining      the few images that stand for each class
-    optimization   a second training that keeps images near their class's prototypes
-    rejection   a score of how unknown an image looks
-    reporting   how well known classes are told apart and unknown ones rejected
+    data          images of the known classes, and test images of known and unknown ones
+    ensemble      independently seeded classifiers
+    geometry      does a training image keep its place among the others from one classifier to the next?
+    mining        the few images that stand for each class
+    optimization  a second training that keeps images near their class's prototypes
+    rejection     a score of how unknown an image looks
+    reporting     how well known classes are told apart and unknown ones rejected
 
 What takes long leaves its result in the run's folder; a training that is done is loaded, not repeated.
 """
@@ -27,7 +27,7 @@ from pmal.ensemble.classifier import Classifier, ClassifierSpec, load_classifier
 from pmal.ensemble.classifiers import load_classifiers, rehearse, train_classifiers
 from pmal.ensemble.embeddings import EmbeddedSet, count_pairs, embed_images, embed_training_set
 from pmal.ensemble.training import TrainingSet, training_set
-from pmal.errors import UsageError, unknown_name
+from pmal.errors import DataError, UsageError, unknown_name
 from pmal.mining import PrototypeSet, check_rules, mine_prototypes
 from pmal.optimization.learner import embed_prototypes
 from pmal.optimization.training import PrototypeTrainingSet, optimize_embedding
@@ -57,7 +57,7 @@ def fit(config: RunConfig, out: Path, session: Session | None = None) -> dict[st
         classifiers = train_classifiers(
             data, spec, config, flip=task.flip, folder=out / "classifiers", session=session
         )
-        final, prototypes = None, None
+        metrics = describe(config, task) | measure(classifiers[0], test, unknown)
         if config.method == "pmal":
             embedded = embed_training_set(classifiers, train, out / "embeddings", session)
             prototypes = mine_run(embedded, train, config, out / "prototypes", session)
@@ -65,8 +65,6 @@ def fit(config: RunConfig, out: Path, session: Session | None = None) -> dict[st
             final = optimize_embedding(
                 first, data, prototypes, config, flip=task.flip, folder=folder, session=session
             )
-        metrics = describe(config, task) | measure(classifiers[0], test, unknown)
-        if final is not None and prototypes is not None:
             metrics = beside_softmax(metrics, final, prototypes, data, config, test, unknown)
         write_json(out / "metrics.json", metrics)
         run.seal({"about": metrics["about"], **describe_environment(session.device)})
@@ -81,6 +79,8 @@ def evaluate(run: Path, session: Session | None = None) -> dict[str, Any]:
     classifiers = load_classifiers(run / "classifiers", config.classifiers, task.class_names, session)
     shape = (classifiers[0].spec.image_size, classifiers[0].spec.channels)
     if config.method == "pmal":
+        if not has_tensors(run / "optimization" / "weights"):
+            raise DataError(f"{run}: not finished: run `pmal fit` again to finish it")
         final = load_classifier(run / "optimization" / "weights", session.device, task.class_names)
         prototypes = PrototypeSet.load(run / "prototypes")
         data = training_set(open_part("train", task.train, shape, session), session)
