@@ -222,8 +222,9 @@ def data_list(data_root: DataRootOption = None, as_json: JsonOption = False) -> 
         return
     from pmal.reporting.tables import align
 
+    places = [str(where) if where else f"not found: {', '.join(info.files)}" for info, where in rows]
     print(
-        align([[info.name, info.description, str(where) if where else "not found"] for info, where in rows])
+        align([[info.name, info.description, place] for (info, _), place in zip(rows, places, strict=True)])
     )
 
 

@@ -81,9 +81,10 @@ def evaluate(run: Path, session: Session | None = None) -> dict[str, Any]:
     if config.method == "pmal":
         if not has_tensors(run / "optimization" / "weights"):
             raise DataError(f"{run}: not finished: run `pmal fit` again to finish it")
-        final = load_classifier(run / "optimization" / "weights", session.device, task.class_names)
         prototypes = PrototypeSet.load(run / "prototypes")
         data = training_set(open_part("train", task.train, shape, session), session)
+        digest = PrototypeTrainingSet(data.images, data.labels, data.ids, prototypes).digest
+        final = load_classifier(run / "optimization" / "weights", session.device, task.class_names, digest)
     test, unknown = open_test_parts(task, shape, session)
     metrics = describe(config, task) | measure(classifiers[0], test, unknown)
     if config.method == "pmal":

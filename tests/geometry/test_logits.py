@@ -118,3 +118,11 @@ def test_shapes_and_types_that_do_not_fit(z, W, message):
     with pytest.raises(UsageError, match=message) as caught:
         centered_logits(z, W)
     assert "\n" not in str(caught.value)
+
+
+def test_samples_that_no_class_tells_apart_have_no_topology():
+    """(1, -2) and (0, 0) have the same logits: what is left of their distance is rounding alone."""
+    z, W = np.array([[0.0, 0.0], [1.0, -2.0], [0.0, 0.0]]), np.array([[1.0, 0.0], [-1.0, -1.0]])
+    space = space_of(z, W, torch.device("cpu"), "")
+    assert space.scale == 0.0
+    assert not space.y_NR.any()

@@ -34,7 +34,7 @@ class Silent:
 
 
 class Lines:
-    """For logs and pipes: a line when a stage starts, one every `every` seconds, one when it ends."""
+    """For logs and pipes: a line every `every` seconds, and one when a stage ends."""
 
     def __init__(self, every: float = 10.0) -> None:
         self.every = every

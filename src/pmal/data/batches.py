@@ -51,6 +51,7 @@ class ResidentImages:
 
     def __init__(self, images: torch.Tensor, device: torch.device) -> None:
         self.images = images.to(device)
+        self._fingerprint = ""
 
     def __len__(self) -> int:
         return len(self.images)
@@ -62,7 +63,9 @@ class ResidentImages:
             yield self.images[positions]
 
     def fingerprint(self) -> str:
-        return hashlib.sha256(self.images.cpu().numpy().data).hexdigest()
+        if not self._fingerprint:  # several stages ask, and a set may have gigabytes
+            self._fingerprint = hashlib.sha256(self.images.cpu().numpy().data).hexdigest()
+        return self._fingerprint
 
 
 class StreamedImages:

@@ -1,5 +1,6 @@
 """U classifiers from U independent random streams of one seed, each in its own folder."""
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -30,11 +31,12 @@ def train_classifiers(
 ) -> list[Classifier]:
     """Train them one after another; those that are done already are loaded."""
     classifiers = []
+    statistics = functools.cache(lambda: training_statistics(data.images))
     for index in range(config.classifiers):
         place = folder / str(index)
         if not has_tensors(place / "weights"):
             seed = stream(config.seed, "classifier", index)
-            model = _untrained(spec, data, seed)
+            model = untrained(spec, *statistics(), seed).to(session.device)
             objective = softmax_objective(model, config, flip)
             name = f"classifier {index}"
             train(name, model, objective, data, config.training, seed=seed, folder=place, session=session)
@@ -78,9 +80,9 @@ def rehearse(spec: ClassifierSpec, config: RunConfig) -> None:
         )
 
 
-def _untrained(spec: ClassifierSpec, data: TrainingSet, seed: int) -> Classifier:
-    # On the CPU, so that the first weights do not depend on the device.
+def untrained(spec: ClassifierSpec, mean_C: torch.Tensor, std_C: torch.Tensor, seed: int) -> Classifier:
+    """A network with the first weights of this seed. On the CPU, so that they do not depend on the device."""
     with seeded(stream(seed, "init"), torch.device("cpu")):
         model = Classifier(spec)
-    model.set_normalization(*training_statistics(data.images))
-    return model.use_channels_last().to(data.labels.device)
+    model.set_normalization(mean_C, std_C)
+    return model.use_channels_last()

@@ -46,31 +46,37 @@ def centered_logits(embeddings: Array, class_weights: Array) -> Tensor:
     """
     z_ND, W_KD = check_shapes(embeddings, class_weights, "")
     device = z_ND.device if isinstance(z_ND, Tensor) else torch.device("cpu")
-    y_NR, scale = _scaled_logits(z_ND, W_KD, device, "")
+    y_NR, scale, _ = _scaled_logits(z_ND, W_KD, device, "")
     return y_NR.mul_(scale)
 
 
 def space_of(z_ND: Array, W_KD: Array, device: torch.device, name: str) -> Space:
     """Centered and scaled coordinates on a device; `name` is what an error calls the space."""
-    y_NR, scale = _scaled_logits(z_ND, W_KD, device, name)
-    # Identical samples leave rounding errors behind, which must not pass as a topology.
-    rounding = 64 * _EPS * float(y_NR.square().mean(0).sum().sqrt())
+    y_NR, scale, rounding = _scaled_logits(z_ND, W_KD, device, name)
     y_NR -= y_NR.mean(0)
     length = float(y_NR.square().sum(1).mean().sqrt())
+    # Samples that no class tells apart leave rounding errors behind, which must not pass as a topology.
     if length <= rounding:
         return Space(y_NR.zero_(), 0.0)
     return Space(y_NR.div_(length), min(scale * length, _LARGEST))
 
 
-def _scaled_logits(z_ND: Array, W_KD: Array, device: torch.device, name: str) -> tuple[Tensor, float]:
-    """y and a factor, such that factor * y are the logits; y is safe to square whatever the input's size."""
+def _scaled_logits(z_ND: Array, W_KD: Array, device: torch.device, name: str) -> tuple[Tensor, float, float]:
+    """y, a factor such that factor * y are the logits, and how much of y may be rounding.
+
+    y is safe to square whatever the input's size.
+    """
     largest = _largest_entry(z_ND, f"{name}embeddings: sample")
     factor_DR, weight_scale = _logit_factor(W_KD, f"{name}class weights: class")
     factor_DR = factor_DR.to(device)
     y_NR = torch.empty(len(z_ND), factor_DR.shape[1], dtype=torch.float64, device=device)
+    squares = 0.0
     for start, z_BD in _double_blocks(z_ND, device):
-        y_NR[start : start + len(z_BD)] = (z_BD / (largest or 1.0)) @ factor_DR
-    return y_NR, min(largest * weight_scale, _LARGEST)
+        scaled_BD = z_BD / (largest or 1.0)
+        y_NR[start : start + len(z_BD)] = scaled_BD @ factor_DR
+        squares += float(scaled_BD.square().sum())
+    rounding = 64 * _EPS * math.sqrt(squares / len(z_ND)) * float(factor_DR.norm())
+    return y_NR, min(largest * weight_scale, _LARGEST), rounding
 
 
 def _logit_factor(W_KD: Array, name: str) -> tuple[Tensor, float]:

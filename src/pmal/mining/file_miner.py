@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from pmal._runtime.devices import choose_device
 from pmal._runtime.progress import Display, Silent
 from pmal._runtime.seeds import stream
 from pmal.errors import UsageError
-from pmal.geometry import centered_logits, topology_robustness
+from pmal.geometry import centered_logits
 from pmal.mining._checks import Space, check_count, check_spaces
 from pmal.mining.candidates import select_candidates
 from pmal.mining.embedding_file import Embeddings, naming, read_embeddings
@@ -178,21 +178,13 @@ def _measure(
     display: Display,
 ) -> Tensor:
     """Log of the quality of every sample (N,)."""
+    rule = QUALITY_RULES[quality]
     if quality != "topology":
-        return QUALITY_RULES[quality](spaces, labels_N, options)
+        return rule(spaces, labels_N, options)
     count, pairs = len(labels_N), len(spaces) * (len(spaces) - 1) // 2
     total = count * min(options.landmarks or count, count) * pairs
     with display.stage("topology", total, "pairs") as advance:
-        return topology_robustness(
-            [(space.z, space.weight) for space in spaces],
-            topology=options.topology,
-            temperature=options.temperature,
-            precision=options.precision,
-            landmarks=options.landmarks,
-            seed=stream(options.seed, "landmarks"),
-            device=device,
-            report=advance,
-        )
+        return rule(spaces, labels_N, replace(options, device=device, report=advance))
 
 
 @contextmanager

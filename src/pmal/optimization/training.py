@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from pmal._runtime.seeds import seeded, stream
+from pmal._runtime.seeds import stream
 from pmal._runtime.session import Session
 from pmal._runtime.tensors import has_tensors
 from pmal.config import RunConfig
 from pmal.ensemble.classifier import Classifier, load_classifier, save_classifier
+from pmal.ensemble.classifiers import untrained
 from pmal.ensemble.training import TrainingSet, finish, train
 from pmal.errors import DataError
 from pmal.mining.prototypes import PrototypeSet
@@ -102,7 +103,11 @@ def make_learner(
         raise DataError(
             f"prototypes of {prototypes.num_classes} classes, but {classes} are known: mine them again"
         )
-    model = copy.deepcopy(first) if settings.init == "warm" else _with_new_weights(first, seed)
+    model = (
+        copy.deepcopy(first)
+        if settings.init == "warm"
+        else untrained(first.spec, first.mean, first.std, seed)
+    )
     batch_size = min(config.training.batch_size, len(data.images))
     bank = PrototypeBank(
         data.prototype_images(),
@@ -112,14 +117,6 @@ def make_learner(
     )
     model = model.use_channels_last().to(data.labels.device)
     return PrototypeLearner(model, bank, config, flip)
-
-
-def _with_new_weights(first: Classifier, seed: int) -> Classifier:
-    # On the CPU, so that the first weights do not depend on the device.
-    with seeded(stream(seed, "init"), torch.device("cpu")):
-        model = Classifier(first.spec)
-    model.set_normalization(first.mean, first.std)
-    return model
 
 
 def _logging_staleness(session: Session, bank: PrototypeBank) -> Session:
