@@ -87,7 +87,7 @@ def test_an_error_that_all_samples_share_is_taken_off(monkeypatch):
     counting.pair_sums = truncated
     x = module.topology_gap(a, b, "unit", counting, fast=False, advance=None)
     torch.testing.assert_close(x, double_gap(a, b, "unit"), rtol=module.TOLERANCE, atol=0)
-    assert counting.rows == module._PROBES
+    assert counting.rows < 2 * module._PROBES
 
 
 @pytest.mark.parametrize("error", [1e-7, -1e-5, 1e-3])
