@@ -18,7 +18,7 @@ from pmal import pipeline
 from pmal._runtime.files import make_folder, read_json, write_json
 from pmal._runtime.progress import Lines
 from pmal._runtime.session import open_session
-from pmal.config import Resources, RunConfig, build, merge, read_recipe
+from pmal.config import Resources, RunConfig, build, merge, parse_assignment, read_recipe
 from pmal.reporting.tables import run_table
 
 
@@ -35,14 +35,19 @@ def main() -> None:
             "encoder": {"name": args.encoder},
             "training": training,
         }
-        result = run(build(RunConfig, merge(read_recipe(args.recipe), chosen)), args.recipe, session)
-        result["command"] = (
+        others = [parse_assignment(text) for text in args.set]
+        config = build(RunConfig, merge(read_recipe(args.recipe), chosen, *others))
+        result = run(config, args.recipe, session)
+        result["settings"] = sorted(args.set)
+        result["command"] = " ".join(
             f"python benchmarks/open_set.py {args.source} --method {args.method} --family {args.family} "
             f"--splits {split} "
             f"--recipe {args.recipe} --encoder {args.encoder} --epochs {result['about']['epochs']} "
-            f"--seed {args.seed}"
+            f"--seed {args.seed}".split()
+            + [f"--set {text}" for text in args.set]
         )
         name = f"{args.source}-{args.family}{split}-{args.encoder}-{args.recipe}{result['about']['epochs']}"
+        name += "".join(f"-{text.split('.')[-1].replace('=', '')}" for text in sorted(args.set))
         write_json(make_folder(args.out / args.method) / f"{name}-seed{args.seed}.json", result)
         print(run_table(result), flush=True)
 
@@ -79,6 +84,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--encoder", default="oscri")
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--set", action="append", default=[], help="any other setting: section.field=value")
     parser.add_argument("--data-root")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     return parser.parse_args()

@@ -30,7 +30,7 @@ def open_set_table() -> str:
         phases = (
             f"{about['epochs']} + {about['epochs']}" if about["method"] == "pmal" else f"{about['epochs']}"
         )
-        recipe = f"{about['encoder']}, {result['recipe']}"
+        recipe = ", ".join([about["encoder"], result["recipe"], *result.get("settings", [])])
         groups[about["source"], family, recipe, about["method"], phases].append(result)
     lines = [
         "| data, family and splits | encoder, recipe | method, epochs | ACC "

@@ -14,6 +14,7 @@ import pytest
 from pmal.__main__ import main
 from pmal._runtime.signals import STOPPING
 from pmal.data.decode import encode_png
+from pmal.mining import PrototypeSet, mine_prototypes
 
 TINY = ["--method", "softmax", "--set", "training.batch_size=250", "--set", "training.precision=float32"]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -278,11 +279,37 @@ def test_audit_of_a_run_and_its_refusal(tmp_path, call, uninterrupted):
     assert call("fit", *words)[0] == 0
     code, out, error = call("audit", tmp_path / "run", "--json")
     assert code == 0, error
-    assert json.loads(out)["images"] == 3000
+    assert json.loads(out)["images"] == 2700, "all but those held out for the threshold"
     assert json.loads(out)["prototypes"] == 18
     lines = (tmp_path / "run" / "audit" / "audit.csv").read_text().splitlines()
-    assert len(lines) == 3001
+    assert len(lines) == 2701
     assert len(list((tmp_path / "run" / "audit").glob("sheet-*.png"))) == 6
+    refused = call("audit", tmp_path / "run", "--set", "training.epochs=2")
+    assert_one_line_error(refused, 2, "is a run already", "--set")
+
+
+def test_audit_of_data_takes_any_setting_and_says_what_to_do_about_others(tmp_path, call, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    random = np.random.default_rng(0)
+    for i in range(60):
+        file = tmp_path / "photos" / f"class{i % 3}" / f"{i:02d}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(encode_png(random.integers(0, 256, (8, 8, 1), dtype=np.uint8)))
+    words = ["audit", "photos", "--epochs", 1, "--set", "encoder.name=small", "--set", "seed=4"]
+    code, out, error = call(*words, "--set", "mining.per_class=2", "--json")
+    assert code == 0, error
+    found = json.loads(out)
+    assert found["out"] == "runs/audit-photos-softmax-auto-0-small-seed4"
+    assert (found["run"], found["prototypes"], found["warnings"]) == (f"{found['out']}/run", 6, [])
+    assert found["images"] == 48, "of a folder, a fifth are test images"
+    assert (tmp_path / found["out"] / "audit.csv").is_file()
+    refused = call(*words)
+    assert_one_line_error(refused, 2, "mining.per_class = 2, not 10", f"pmal audit {found['run']}")
+    assert call("audit", found["run"], "--out", "again")[0] == 0
+    table = (tmp_path / "again" / "audit.csv").read_text()
+    assert table == (tmp_path / found["out"] / "audit.csv").read_text()
+    assert_one_line_error(call(*words, "--set", "ensemble.size=1", "--out", "x"), 2, "ensemble.size=2")
+    assert not (tmp_path / "x").exists()
 
 
 def test_mine_on_frozen_features(tmp_path, call):
@@ -299,6 +326,37 @@ def test_mine_on_frozen_features(tmp_path, call):
     assert call(*words, "--force")[0] == 0
     assert_one_line_error(call("mine", tmp_path / "no.npz", "--out", tmp_path / "x"), 3, "no.npz")
     assert_one_line_error(call(*words, "--force", "--quality", "topolgy"), 2, "did you mean 'topology'?")
+
+
+MINE_REFUSED = {
+    "--temperature mean": "--temperature mean: use median or a number",
+    "--temperature 0": "--temperature 0: use median or a number",
+    "--temperature 1e-320": "1e-100 or more",
+    "--precision exakt": "exact or fast",
+    "--landmarks 1": "0, or 2 or more",
+    "--epsilon 1.5": "epsilon=1.5",
+}
+
+
+@pytest.mark.parametrize("words", MINE_REFUSED)
+def test_wrong_options_of_mine_are_told_in_one_line(tmp_path, call, words):
+    result = call("mine", tmp_path / "no.npz", "--out", tmp_path / "new" / "x", *words.split())
+    assert_one_line_error(result, 2, MINE_REFUSED[words])
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_options_of_mine_are_those_of_mine_prototypes(tmp_path, call):
+    random = np.random.default_rng(0)
+    labels, head = np.arange(60) % 3, random.normal(size=(3, 8))
+    entries = {f"z_{u}": random.normal(size=(60, 8)) + 3 * head[labels] for u in range(2)}
+    np.savez(tmp_path / "z.npz", labels=labels, W_0=head, W_1=head, **entries)
+    options = {"temperature": 0.5, "precision": "fast", "landmarks": 30, "topology": "rms", "epsilon": 0.9}
+    options |= {"per_class": 4, "seed": 2, "diversity": "kcenter", "quality": "topology"}
+    words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", value)]
+    code, _, error = call("mine", tmp_path / "z.npz", "--out", tmp_path / "found", *words)
+    assert code == 0, error
+    spaces = [(entries[f"z_{u}"], head) for u in range(2)]
+    assert PrototypeSet.load(tmp_path / "found") == mine_prototypes(spaces, labels, **options)
 
 
 def test_a_finished_run_is_not_taken_up_when_the_images_have_changed(tmp_path, call):

@@ -3,16 +3,21 @@
 Exit codes: 0 done, 1 failed, 2 wrong use, 3 bad data, 130/143 interrupted after a safe checkpoint.
 """
 
+import contextlib
 import json
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pmal.config import (
+    STAGES,
+    TEMPERATURES,
     DataConfig,
     EncoderConfig,
+    MiningConfig,
     Resources,
     RunConfig,
     TrainingConfig,
@@ -23,7 +28,7 @@ from pmal.config import (
     parse_assignment,
     read_recipe,
 )
-from pmal.errors import UsageError
+from pmal.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from pmal._runtime.session import Session
@@ -39,7 +44,7 @@ data_app = typer.Typer(help="Look at data sets, check them, convert them.", no_a
 app.add_typer(data_app, name="data")
 
 _data, _training, _resources = field_help(DataConfig), field_help(TrainingConfig), field_help(Resources)
-_run, _encoder = field_help(RunConfig), field_help(EncoderConfig)
+_run, _encoder, _mining = field_help(RunConfig), field_help(EncoderConfig), field_help(MiningConfig)
 
 SourceArgument = Annotated[str, typer.Argument(metavar="SOURCE", help=_data["source"])]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="The folder that `pmal fit` left.")]
@@ -69,6 +74,16 @@ def fit(
         list[str] | None,
         typer.Option("--set", help="Any other setting: section.field=value. May be repeated."),
     ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="STAGE", help=f"Do this stage and all after it anew: {', '.join(STAGES)}."
+        ),
+    ] = None,
+    only: Annotated[
+        str | None,
+        typer.Option(metavar="STAGE", help="Stop after this stage; those before it must be done."),
+    ] = None,
     data_root: DataRootOption = None,
     device: DeviceOption = "auto",
     workers: WorkersOption = 0,
@@ -96,10 +111,11 @@ def fit(
 
     from pmal import pipeline
 
-    metrics = pipeline.fit(config, out, session)
-    _print_metrics(metrics, as_json)
+    metrics = pipeline.fit(config, out, session, start=start, only=only)
+    if metrics or as_json:
+        _print_metrics(metrics, as_json)
     if not as_json:
-        print(f"run folder: {out}")
+        print(f"{f'stage {only} is done; ' if only else ''}run folder: {out}")
 
 
 @app.command()
@@ -121,18 +137,74 @@ def evaluate(
 
 
 @app.command()
+def predict(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or the model folder in it.")],
+    images: Annotated[
+        list[str], typer.Argument(metavar="IMAGE|FOLDER", help="Image files, folders of image files.")
+    ],
+    score: Annotated[str | None, typer.Option(help="Reject by another score.")] = None,
+    accept: Annotated[float | None, typer.Option(help="Share of known images to accept.")] = None,
+    per_class: Annotated[
+        bool | None, typer.Option("--per-class/--global", help="A threshold per class, or one for all.")
+    ] = None,
+    threshold: Annotated[float | None, typer.Option(help="Reject above this score, for all classes.")] = None,
+    top: Annotated[int, typer.Option(min=0, help="Prototypes to show for each image.")] = 3,
+    device: DeviceOption = "auto",
+    as_json: JsonOption = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print a line per image as CSV.")] = False,
+) -> None:
+    """Say the class of images, or unknown, and by which prototypes. What is not given is as it was fitted.
+
+    Files that cannot be read are listed and the others are answered; the exit code is 3 then.
+    """
+    if as_json and as_csv:
+        raise UsageError("--json and --csv do not go together: choose one")
+    # Taken now, because a progress bar redirects it; and no bar is drawn into what goes to the same terminal.
+    out = sys.stdout
+    quiet = as_json or (as_csv and out.isatty())
+    session = _start(Resources(device=device), quiet, "not every image was answered")
+
+    from pmal.serving.answer_text import error_lines, write_answers
+    from pmal.serving.bundle import load_model
+    from pmal.serving.predict import (
+        answer_files,
+        check_takes_images,
+        find_files,
+        find_model,
+        model_header,
+        with_rule,
+    )
+
+    folder = find_model(run)
+    model = load_model(folder, session.device)
+    check_takes_images(model)
+    model = with_rule(model, score=score, accept=accept, per_class=per_class, threshold=threshold)
+    files, errors = find_files(images)
+    total = len(files) + len(errors)
+    with contextlib.closing(answer_files(model, files, errors, session, top)) as blocks:
+        form = "json" if as_json else "csv" if as_csv else "table"
+        write_answers(out, form, model_header(model, folder), blocks, errors, top)
+    if not as_json:
+        print("".join(f"{line}\n" for line in error_lines(errors)), end="", file=sys.stderr)
+    if errors:
+        raise DataError(f"{len(errors):,} of {total:,} could not be answered")
+
+
+@app.command()
 def mine(
     embeddings: Annotated[Path, typer.Argument(metavar="EMBEDDINGS", help=".npz, .safetensors or .parquet.")],
     out: Annotated[Path, typer.Option(help="Where to write: OUT.json, OUT.csv and OUT.samples.csv.")],
     heads: Annotated[int, typer.Option(min=2, help="Linear heads to fit where the file has none.")] = 2,
-    epsilon: Annotated[float, typer.Option(help="Candidates have at least this share of the best r.")] = 0.7,
-    per_class: Annotated[int, typer.Option(min=1, help="Prototypes per class.")] = 10,
-    quality: Annotated[
-        str, typer.Option(help="topology, probability, ensemble, mc-dropout, logit.")
-    ] = "topology",
-    diversity: Annotated[str, typer.Option(help="gap (Algorithm 1), random, kmeans, kcenter, none.")] = "gap",
-    topology: Annotated[str, typer.Option(help="unit, rms or literal (the paper's text).")] = "unit",
-    landmarks: Annotated[int | None, typer.Option(help="Estimate r from so many samples, not all.")] = None,
+    epsilon: Annotated[float, typer.Option(help=_mining["epsilon"])] = MiningConfig.epsilon,
+    per_class: Annotated[int, typer.Option(min=1, help=_mining["per_class"])] = MiningConfig.per_class,
+    quality: Annotated[str, typer.Option(help=_mining["quality"])] = MiningConfig.quality,
+    diversity: Annotated[str, typer.Option(help=_mining["diversity"])] = MiningConfig.diversity,
+    topology: Annotated[str, typer.Option(help=_mining["topology"])] = MiningConfig.topology,
+    temperature: Annotated[
+        str, typer.Option(metavar="median|NUMBER", help="What divides x in r = exp(-x / temperature).")
+    ] = "median",
+    precision: Annotated[str, typer.Option(help=_mining["precision"])] = MiningConfig.precision,
+    landmarks: Annotated[int, typer.Option(min=0, help=_mining["landmarks"])] = MiningConfig.landmarks,
     seed: Annotated[int, typer.Option(min=0, help="For heads and random choices.")] = 0,
     force: Annotated[bool, typer.Option(help="Replace earlier results.")] = False,
     device: DeviceOption = "auto",
@@ -142,24 +214,22 @@ def mine(
 
     The file holds z_0, W_0, z_1, W_1, ... and labels; one z without a head is enough.
     """
-    session = _start(Resources(device=device), as_json, AGAIN)
+    settings = MiningConfig(
+        per_class=per_class,
+        epsilon=epsilon,
+        quality=quality,
+        diversity=diversity,
+        topology=topology,
+        temperature=_temperature(temperature),
+        precision=precision,
+        landmarks=landmarks,
+    )
+    display = _start(Resources(device=device), as_json, AGAIN).display
 
     from pmal.mining import mine_file
 
     found = mine_file(
-        embeddings,
-        out,
-        heads=heads,
-        epsilon=epsilon,
-        per_class=per_class,
-        quality=quality,
-        diversity=diversity,
-        topology=topology,
-        landmarks=landmarks,
-        seed=seed,
-        force=force,
-        device=device,
-        display=session.display,
+        embeddings, out, settings, heads=heads, seed=seed, device=device, force=force, display=display
     )
     summary = found.summary()
     if as_json:
@@ -173,10 +243,13 @@ def mine(
 def audit(
     target: Annotated[str, typer.Argument(metavar="RUN|SOURCE", help="A run, or data to fit one on first.")],
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the table and sheets. Default: RUN/audit.")
+        Path | None, typer.Option(help="Folder for table and sheets. Default: RUN/audit, or in runs/.")
     ] = None,
     recipe: Annotated[str | None, typer.Option(help="For a SOURCE: as in fit.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="For a SOURCE: as in fit.")] = None,
+    assignments: Annotated[
+        list[str] | None, typer.Option("--set", help="For a SOURCE: any setting, as in fit.")
+    ] = None,
     data_root: DataRootOption = None,
     device: DeviceOption = "auto",
     workers: WorkersOption = 0,
@@ -186,29 +259,34 @@ def audit(
     """Rank every training image by robustness within its class: audit.csv, and a contact sheet per class.
 
     A RUN needs two classifiers: pmal trains two, softmax with --set ensemble.size=2. For a SOURCE two are
-    trained first.
+    trained first, in OUT/run; other settings need another --out.
     """
     session = _start(Resources(device, data_root, workers, memory_limit), as_json)
 
     from pmal import pipeline
-    from pmal.reporting.audit import audit_run
+    from pmal.reporting.audit import audit_run, check_auditable
 
     run = Path(target)
     if not (run / "config.toml").is_file():
-        named = {"method": "softmax", "data": {"source": target}, "training": {"epochs": epochs}}
-        named["ensemble"] = {"size": 2}
-        config = _configure(recipe, named, [])
-        run = Path("runs") / f"audit-{_run_name(config)}"
+        named = {"data": {"source": target}, "training": {"epochs": epochs}}
+        # Nothing is rejected here, so that no image need be kept from the ranking for a threshold.
+        usual = ["method=softmax", "ensemble.size=2", "data.held_out=0"]
+        config = _configure(recipe, named, [*usual, *(assignments or [])])
+        out = out or Path("runs") / f"audit-{_run_name(config)}"
+        run = out / "run"
+        check_auditable(run, config)
         pipeline.fit(config, run, session)
+    elif recipe or epochs or assignments:
+        raise UsageError(f"{target} is a run already: --recipe, --epochs and --set go with a SOURCE only")
     out = out or run / "audit"
     found = audit_run(run, out, session)
     counts = {"images": len(found.samples), "candidates": int(found.candidate_N.sum())}
     counts["prototypes"] = len(found.prototypes)
     if as_json:
-        print(json.dumps({"out": str(out), **counts}))
+        print(json.dumps({"run": str(run), "out": str(out), **counts, "warnings": list(found.warnings)}))
     else:
         print(", ".join(f"{count:,} {name}" for name, count in counts.items()))
-        print(f"table and contact sheets: {out}")
+        print(f"table and contact sheets: {out}\nrun folder: {run}")
 
 
 @data_app.command("list")
@@ -325,6 +403,19 @@ def _run_name(config: RunConfig) -> str:
     words = [Path(config.data.source).name, config.method, config.data.family, str(config.data.split)]
     name = "-".join([*words, config.encoder.name, f"seed{config.seed}"]).replace("/", "-")
     return "".join(letter if letter.isprintable() else "_" for letter in name)
+
+
+def _temperature(text: str) -> float:
+    """As a `MiningConfig` has it: 0 is the median."""
+    if text == "median":
+        return MiningConfig.temperature
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not TEMPERATURES.allows(value):
+        raise UsageError(f"--temperature {text}: use median or a number: {TEMPERATURES}")
+    return value
 
 
 def _start(resources: Resources, quiet: bool, advice: str = GO_ON) -> "Session":

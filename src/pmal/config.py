@@ -24,6 +24,9 @@ from pmal.errors import UsageError, unknown_name
 
 Config = TypeVar("Config")
 
+STAGES = ("classifiers", "embeddings", "mining", "optimization", "calibration", "evaluation")
+"""What a run does, in order; a softmax run leaves out the three in the middle."""
+
 
 @dataclass(frozen=True)
 class Within:
@@ -55,8 +58,23 @@ class OneOf:
         return " or ".join(self.names)
 
 
+@dataclass(frozen=True)
+class ZeroOr:
+    """0, which leaves the choice to the program, or a number within the given values."""
+
+    values: Within
+
+    def allows(self, value: float) -> bool:
+        return value == 0 or self.values.allows(value)
+
+    def __str__(self) -> str:
+        return f"0, or {self.values}"
+
+
 Count = Annotated[int, Within(1)]
 Share = Annotated[float, Within(0, 1)]
+TEMPERATURES = Within(1e-100, 1e100)
+"""Of the robustness exp(-x / temperature): beyond these, its log runs out of numbers."""
 
 
 class Checked:
@@ -89,6 +107,10 @@ class DataConfig(Checked):
     """none, standard (crop and flip) or strong (affine, color and cutout on top)."""
     flip: str = "auto"
     """Mirror images: yes, no, or auto (not for digits)."""
+    limit: Annotated[int, Within(0)] = 0
+    """At most so many training images per class, the same ones in every run. 0: all."""
+    held_out: Share = 0.1
+    """Share of each class's training images kept for the threshold. 0: train on all, without a threshold."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +137,8 @@ class EncoderConfig(Checked):
     """oscri, wide_resnet, resnet18, resnet50, small, or timm/NAME, torchvision/NAME."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options of that encoder."""
+    projection: Annotated[str, OneOf(("none", "linear"))] = "none"
+    """none, or linear: one more linear layer after the pooling, so that embeddings are not rectified."""
     bias: bool = True
     """Give the linear classification head a bias."""
 
@@ -171,6 +195,12 @@ class MiningConfig(Checked):
     """gap (Algorithm 1), random, kmeans, kcenter or none."""
     topology: str = "unit"
     """unit, rms or literal (the paper's text)."""
+    temperature: Annotated[float, ZeroOr(TEMPERATURES)] = 0.0
+    """By what a difference of topology is divided before the exponent. 0: by the median."""
+    precision: Annotated[str, OneOf(("exact", "fast"))] = "exact"
+    """exact, or fast: fewer digits where the device gains time by it."""
+    landmarks: Annotated[int, ZeroOr(Within(2))] = 0
+    """Estimate the topology from so many random samples. 0: from all."""
 
 
 @dataclass(frozen=True)
@@ -190,6 +220,18 @@ class OptimizationConfig(Checked):
 
 
 @dataclass(frozen=True)
+class RejectionConfig(Checked):
+    """Where known ends."""
+
+    score: str = "auto"
+    """probability, logit, energy, distance, neighbors or combined. Auto: distance for pmal, else logit."""
+    accept: Annotated[float, Within(0, 1, above=True)] = 0.95
+    """Share of known images that the threshold accepts at least."""
+    per_class: bool = False
+    """One threshold per predicted class instead of one for all."""
+
+
+@dataclass(frozen=True)
 class RunConfig(Checked):
     """Everything that decides the result of a run."""
 
@@ -203,6 +245,7 @@ class RunConfig(Checked):
     ensemble: EnsembleConfig = field(default_factory=EnsembleConfig)
     mining: MiningConfig = field(default_factory=MiningConfig)
     optimization: OptimizationConfig = field(default_factory=OptimizationConfig)
+    rejection: RejectionConfig = field(default_factory=RejectionConfig)
 
     @property
     def classifiers(self) -> int:

@@ -9,13 +9,14 @@ from torch import Tensor
 
 from pmal.data.augmentation import (
     POLICIES,
+    _affine_matrices,
+    _resample,
     augment,
     channel_statistics,
     color_jitter,
     crop_padding,
     cutout,
     normalize,
-    random_affine,
     random_crop,
     random_flip,
 )
@@ -125,10 +126,16 @@ def test_strong_leaves_a_share_of_the_images_sharp() -> None:
     assert 0.15 < sharp < 0.35
 
 
+def affine(x: Tensor, **ranges: float | tuple[float, float]) -> Tensor:
+    """The affine change of the policy strong, with ranges of the test's own."""
+    still = {"degrees": 0.0, "scale": (1.0, 1.0), "shear": 0.0, "translate": 0.0, "probability": 1.0}
+    return _resample(x, _affine_matrices(x, **(still | ranges)))
+
+
 @pytest.mark.parametrize("probability", [0.0, 1.0])
 def test_affine_with_zero_ranges_is_the_identity(probability: float) -> None:
     x = random_images(16, 3, 20).float() / 255
-    still = random_affine(x, degrees=0, scale=(1, 1), shear=0, translate=0, probability=probability)
+    still = affine(x, probability=probability)
     torch.testing.assert_close(still, x, rtol=0, atol=1e-5)
 
 
@@ -155,21 +162,21 @@ def assert_fills(values: Tensor, low: float, high: float) -> None:
 
 
 def test_affine_turns_by_degrees_about_the_center() -> None:
-    turned = random_affine(blob(300, 20, 0), degrees=30, scale=(1, 1), shear=0, translate=0)
+    turned = affine(blob(300, 20, 0), degrees=30)
     right, below = blob_positions(turned)
     assert_fills(torch.rad2deg(torch.atan2(below, right)), -30, 30)
     torch.testing.assert_close(torch.hypot(right, below), torch.full((300,), 20.0), rtol=0, atol=0.05)
 
 
 def test_affine_scales_about_the_center() -> None:
-    scaled = random_affine(blob(300, 20, -10), degrees=0, scale=(0.7, 1.1), shear=0, translate=0)
+    scaled = affine(blob(300, 20, -10), scale=(0.7, 1.1))
     right, below = blob_positions(scaled)
     assert_fills(right / 20, 0.7, 1.1)
     torch.testing.assert_close(right, -2 * below, rtol=0, atol=0.1)
 
 
 def test_affine_translates_by_a_share_of_each_side() -> None:
-    moved = random_affine(blob(300, 0, 0), degrees=0, scale=(1, 1), shear=0, translate=0.2)
+    moved = affine(blob(300, 0, 0), translate=0.2)
     right, below = blob_positions(moved)
     assert_fills(right / 96, -0.2, 0.2)
     assert_fills(below / 64, -0.2, 0.2)
@@ -177,7 +184,7 @@ def test_affine_translates_by_a_share_of_each_side() -> None:
 
 def test_affine_shear_tilts_each_axis_on_its_own() -> None:
     """The matrix (1, a; b, 1) takes the result to the image, so the blob goes the other way."""
-    sheared = random_affine(blob(300, 20, 0), degrees=0, scale=(1, 1), shear=0.2, translate=0)
+    sheared = affine(blob(300, 20, 0), shear=0.2)
     right, below = blob_positions(sheared)
     assert_fills(-below / right, -0.2, 0.2)
     assert (right - 20).abs().max() < 20 * (1 / (1 - 0.2**2) - 1) + 0.1
@@ -185,7 +192,9 @@ def test_affine_shear_tilts_each_axis_on_its_own() -> None:
 
 def test_affine_probability_is_per_image() -> None:
     x = repeated(1000, 1, 8).float()
-    still = (random_affine(x, probability=0.3) - x).abs().flatten(1).amax(1) < 1e-2
+    still = (affine(x, degrees=15, scale=(0.8, 1.2), shear=0.15, probability=0.3) - x).abs().flatten(1).amax(
+        1
+    ) < 1e-2
     assert 0.63 < still.float().mean() < 0.77
 
 

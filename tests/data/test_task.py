@@ -72,11 +72,31 @@ def test_unknowns_of_another_set():
 
 
 def test_held_out_part_is_disjoint_stratified_and_fixed(own):
-    train, test = hold_out(own.train)
+    train, test = hold_out(own.train, 0.2)
     assert set(train.ids) | set(test.ids) == set(range(100))
     assert not set(train.ids) & set(test.ids)
     assert np.bincount(test.labels).tolist() == [2] * 10
-    assert np.array_equal(hold_out(own.train)[1].ids, test.ids)
+    assert np.array_equal(hold_out(own.train, 0.2)[1].ids, test.ids)
+
+
+def test_a_share_of_the_training_images_is_kept_for_the_threshold(own):
+    split = choose_split(own, DataConfig())
+    everything = make_task(own, split, DataConfig(held_out=0))
+    assert everything.held_out is None
+    task = make_task(own, split, DataConfig(held_out=0.25))
+    assert np.bincount(task.held_out.labels).tolist() == [2] * 10
+    assert sorted([*task.train.ids, *task.held_out.ids]) == everything.train.ids.tolist()
+    assert task.test.ids.tolist() == everything.test.ids.tolist()
+
+
+def test_training_images_can_be_limited_per_class(own):
+    split = choose_split(own, DataConfig())
+    whole = make_task(own, split, DataConfig(held_out=0)).train
+    few = make_task(own, split, DataConfig(held_out=0, limit=3)).train
+    assert np.bincount(few.labels).tolist() == [3] * 10
+    assert set(few.ids) < set(whole.ids)
+    assert few.ids.tolist() == make_task(own, split, DataConfig(held_out=0, limit=3)).train.ids.tolist()
+    assert len(make_task(own, split, DataConfig(held_out=0, limit=1000)).train) == len(whole)
 
 
 def test_all_known_has_no_unknown_part(own):

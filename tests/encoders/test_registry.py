@@ -95,3 +95,16 @@ def test_a_factory_without_num_features_is_pointed_to_the_adapter():
     register_encoder("bare")(lambda in_channels, image_size: nn.Conv2d(in_channels, 4, 1))
     with pytest.raises(UsageError, match=r"'bare' has no integer num_features: wrap it in .*FeatureAdapter"):
         create_encoder("bare")
+
+
+def test_a_projection_lets_embeddings_take_either_sign():
+    plain, projected = (create_encoder("small", 1, projection=name) for name in ("none", "linear"))
+    images = torch.randn(4, 1, 12, 12)
+    assert plain(images).min() >= 0
+    z_BD = projected(images)
+    assert z_BD.min() < 0
+    assert z_BD.shape == (4, projected.num_features) == (4, plain.num_features)
+    features = projected.encoder(images)
+    torch.testing.assert_close(projected.projection(features), z_BD, rtol=1e-4, atol=1e-5)
+    with pytest.raises(UsageError, match="unknown projection 'linar': did you mean 'linear'"):
+        create_encoder("small", projection="linar")

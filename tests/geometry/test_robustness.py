@@ -104,6 +104,21 @@ def test_the_median_sample_has_r_of_1_over_e():
     assert float(log_r.max()) < 0
 
 
+@pytest.mark.parametrize("kind", [int, float, np.float32, np.float64, np.int64])
+def test_a_temperature_is_a_number_of_any_kind(kind):
+    spaces = gaussians(7)
+    found = topology_robustness(spaces, temperature=kind(2))
+    assert torch.equal(found, topology_robustness(spaces, temperature=2.0))
+
+
+@pytest.mark.parametrize("temperature", [1e-100, 9e99])
+def test_no_temperature_that_is_taken_loses_the_order(temperature):
+    spaces = gaussians(7)
+    found = topology_robustness(spaces, temperature=temperature)
+    assert found.isfinite().all()
+    assert torch.equal(found.argsort(), topology_robustness(spaces).argsort())
+
+
 def test_log_r_does_not_underflow_where_r_does():
     spaces = [(100 * z, W) for z, W in gaussians(8, n=400)]
     log_r = topology_robustness(spaces, topology="literal", temperature=1.0)
@@ -257,6 +272,9 @@ Z, W = np.arange(12.0).reshape(4, 3), np.eye(3)
         (UsageError, "temperature='mean'", [(Z, W)] * 2, {"temperature": "mean"}),
         (UsageError, "temperature=0", [(Z, W)] * 2, {"temperature": 0}),
         (UsageError, "temperature=nan", [(Z, W)] * 2, {"temperature": float("nan")}),
+        (UsageError, "temperature=True", [(Z, W)] * 2, {"temperature": True}),
+        (UsageError, "temperature=1e-320: .*1e-100 or more", [(Z, W)] * 2, {"temperature": 1e-320}),
+        (UsageError, r"temperature=1e\+200: .*below 1e\+100", [(Z, W)] * 2, {"temperature": 1e200}),
         (UsageError, "device 'gpu' does not exist", [(Z, W)] * 2, {"device": "gpu"}),
         (UsageError, "'mps' has no float64 kernel", [(Z, W)] * 2, {"device": "mps"}),
     ],

@@ -6,6 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pmal._runtime.seeds import stream
+from pmal.config import MiningConfig
 from pmal.errors import DataError, UsageError
 from pmal.geometry import centered_logits, topology_robustness
 from pmal.mining import PrototypeSet, diversity_gaps, mine, mine_prototypes, select_candidates
@@ -41,7 +43,8 @@ def _spaces(samples=60, classes=3, seed=0):
 def test_is_the_transcription(samples, epsilon, per_class):
     x, y, q, labels = zip(*samples, strict=True)
     points, log_r = [[float(a), float(b)] for a, b in zip(x, y, strict=True)], [n / 8 for n in q]
-    mined = mine(log_r, points, labels, num_classes=5, epsilon=epsilon, per_class=per_class)
+    settings = MiningConfig(epsilon=epsilon, per_class=per_class)
+    mined = mine(log_r, points, labels, settings, num_classes=5)
     expected = reference.mine(log_r, points, labels, 5, epsilon, per_class)
     rows = zip(mined.table().tolist(), mined.mask.tolist(), strict=True)
     assert [[i for i, real in zip(*row, strict=True) if real] for row in rows] == expected
@@ -92,14 +95,16 @@ def test_mine_does_not_depend_on_the_order_either():
         rng.integers(3, size=50),
         np.arange(50),
     )
-    mined = mine(log_r, points, labels, num_classes=3, per_class=4)
+    mined = mine(log_r, points, labels, MiningConfig(per_class=4), num_classes=3)
     p = rng.permutation(50)
-    assert mine(log_r[p], points[p], labels[p], ids=ids[p], num_classes=3, per_class=4) == mined
+    again = mine(log_r[p], points[p], labels[p], MiningConfig(per_class=4), ids=ids[p], num_classes=3)
+    assert again == mined
 
 
 def test_ties_are_decided_by_id():
     points = np.zeros((4, 2))
-    mined = mine(np.zeros(4), points, [0, 0, 0, 0], ids=[30, 10, 40, 20], num_classes=1, per_class=2)
+    settings = MiningConfig(per_class=2)
+    mined = mine(np.zeros(4), points, [0, 0, 0, 0], settings, ids=[30, 10, 40, 20], num_classes=1)
     assert mined.ids.tolist() == [10, 20]
 
 
@@ -118,6 +123,23 @@ def test_biases_matter_to_probabilities_and_logits_only(quality):
     options = {"quality": quality, "per_class": 5}
     same = mine_prototypes(biased, labels, **options) == mine_prototypes(pairs, labels, **options)
     assert same == (quality in ("topology", "none"))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"topology": "rms", "temperature": 2},
+        {"temperature": np.float32(0.25)},
+        {"landmarks": 20, "precision": "fast", "topology": "literal"},
+    ],
+)
+def test_the_options_of_the_robustness_reach_it(options):
+    spaces, labels = _spaces()
+    mined = mine_prototypes(spaces, labels, seed=3, **options)
+    drawn_by = {"seed": stream(3, "landmarks")}
+    log_r = topology_robustness([(z, weight) for z, weight, _ in spaces], **(options | drawn_by))
+    assert torch.equal(mined.log_r, log_r[mined.ids])
+    assert mined != mine_prototypes(spaces, labels, seed=3)
 
 
 def test_random_diversity_differs_between_seeds_and_classes():
@@ -271,12 +293,18 @@ def test_bad_data_is_named(change, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"per_class": 0}, "per_class=0: must be at least 1"),
+        ({"per_class": 0}, "per_class = 0: must be 1 or more"),
         ({"epsilon": 1.5}, r"epsilon=1\.5"),
         ({"quality": "topologie"}, "unknown quality 'topologie': did you mean 'topology'"),
         ({"quality": "mcdropout"}, "did you mean 'mc-dropout'"),
         ({"diversity": "k-means"}, "unknown diversity 'k-means': did you mean 'kmeans'"),
         ({"topology": "unite"}, "unknown topology 'unite': did you mean 'unit'"),
+        ({"topology": "unite", "quality": "none"}, "unknown topology 'unite': did you mean 'unit'"),
+        ({"precision": "exakt"}, "precision = 'exakt': must be exact or fast"),
+        ({"landmarks": 1}, "landmarks = 1: must be 0, or 2 or more"),
+        ({"landmarks": 2.5}, r"landmarks=2\.5: use a whole number"),
+        ({"temperature": 0}, "temperature=0: use 'median' or a number"),
+        ({"temperature": "mean", "quality": "none"}, "temperature='mean': use 'median' or a number"),
         ({"quality": "mc-dropout", "passes": 1}, "passes=1"),
     ],
 )
@@ -318,19 +346,19 @@ def test_a_space_is_a_pair_or_a_triple():
 )
 def test_bad_ids_are_named(ids, message):
     with pytest.raises(DataError, match=message):
-        mine(np.zeros(3), np.zeros((3, 1)), [0, 0, 0], ids=ids, num_classes=1)
+        mine(np.zeros(3), np.zeros((3, 1)), [0, 0, 0], MiningConfig(), ids=ids, num_classes=1)
 
 
 def test_bad_quality_points_and_files_are_named():
     zeros = np.zeros((3, 1))
     with pytest.raises(DataError, match="quality: nan for sample 2"):
-        mine([0.0, 0.0, math.nan], zeros, [0, 0, 0], num_classes=1)
+        mine([0.0, 0.0, math.nan], zeros, [0, 0, 0], MiningConfig(), num_classes=1)
     with pytest.raises(DataError, match="points: sample 0 has NaN or infinite"):
-        mine(np.zeros(3), zeros + math.inf, [0, 0, 0], num_classes=1)
+        mine(np.zeros(3), zeros + math.inf, [0, 0, 0], MiningConfig(), num_classes=1)
     with pytest.raises(DataError, match="files: 2 names given, 3 needed"):
-        mine(np.zeros(3), zeros, [0, 0, 0], num_classes=1, files=["a", "b"])
+        mine(np.zeros(3), zeros, [0, 0, 0], MiningConfig(), num_classes=1, files=["a", "b"])
     with pytest.raises(UsageError, match="num_classes=0"):
-        mine([], zeros[:0], [], num_classes=0)
+        mine([], zeros[:0], [], MiningConfig(), num_classes=0)
 
 
 @pytest.mark.parametrize("count", [2, 61])

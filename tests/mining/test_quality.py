@@ -7,12 +7,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pmal.config import MiningConfig
 from pmal.errors import UsageError
 from pmal.geometry import topology_robustness
 from pmal.mining._checks import Space
 from pmal.mining.quality import (
     QUALITY_RULES,
     QualityOptions,
+    count_pairs,
     dropout_variance,
     exponent,
     log_odds_against,
@@ -75,9 +77,18 @@ def test_exponent_without_a_median_takes_the_mean():
 def test_topology_is_the_robustness_of_all_spaces():
     spaces = [_space(0), _space(1, channels=7), _space(2)]
     pairs = [(space.z, space.weight) for space in spaces]
-    for options in (DEFAULTS, QualityOptions(topology="rms", temperature=2.0)):
-        expected = topology_robustness(pairs, topology=options.topology, temperature=options.temperature)
-        assert torch.equal(_rule("topology", spaces, _labels(), options), expected)
+    assert torch.equal(_rule("topology", spaces, _labels()), topology_robustness(pairs))
+    options = QualityOptions(MiningConfig(topology="rms", temperature=2.0))
+    expected = topology_robustness(pairs, topology="rms", temperature=2.0)
+    assert torch.equal(_rule("topology", spaces, _labels(), options), expected)
+
+
+@pytest.mark.parametrize("landmarks", [0, 20, 60, 99])
+def test_all_pairs_that_are_counted_are_reported(landmarks):
+    heard, options = [], MiningConfig(landmarks=landmarks)
+    spaces = [_space(0), _space(1), _space(2)]
+    _rule("topology", spaces, _labels(), QualityOptions(options, report=heard.append))
+    assert sum(heard) == count_pairs(60, 3, options)
 
 
 # -- probability

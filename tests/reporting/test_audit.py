@@ -6,9 +6,15 @@ import pytest
 import torch
 from PIL import Image
 
+from pmal._runtime.progress import Lines
+from pmal._runtime.runs import open_run
+from pmal._runtime.session import open_session
+from pmal.config import EnsembleConfig, MiningConfig, Resources, RunConfig
 from pmal.data.samples import ArrayStore, Samples
-from pmal.mining import mine, select_candidates
-from pmal.reporting.audit import Audit, audit_table, sheet_rows, write_audit
+from pmal.ensemble.embeddings import EmbeddedSet
+from pmal.errors import UsageError
+from pmal.mining import QualityOptions, mine, mine_spaces, select_candidates
+from pmal.reporting.audit import Audit, audit_table, check_auditable, make_audit, sheet_rows, write_audit
 from pmal.reporting.contact_sheet import CAPTION, MARGIN, SIDE, TITLE, Row, contact_sheet
 
 
@@ -21,11 +27,69 @@ def audit():
     samples = Samples(store, np.array([0, 1, 3, 4, 5, 7, 8]), labels, ("=owl/../x", "tit"))
     log_r = torch.tensor([-0.5, -0.1, -0.2, -3.0, -0.2, -0.2, -2.0], dtype=torch.float64)
     points = torch.tensor([[0.0], [0.0], [5.0], [1.0], [5.1], [9.0], [2.0]], dtype=torch.float64)
-    found = mine(
-        log_r, points, labels, num_classes=2, per_class=2, ids=samples.ids, class_names=samples.class_names
-    )
+    settings, names = MiningConfig(per_class=2), samples.class_names
+    found = mine(log_r, points, labels, settings, num_classes=2, ids=samples.ids, class_names=names)
     candidates = select_candidates(log_r, torch.from_numpy(labels), at_least=2)
     return Audit(samples, log_r, candidates, torch.tensor([0, 1, 0, 0, 0, 1, 1]), found)
+
+
+def embedded_samples(count=30, same=False):
+    """Samples, and what two classifiers make of them: `same` if they do not differ."""
+    random = np.random.default_rng(0)
+    labels, ids = np.arange(count) % 3, np.arange(count) * 2
+    store = ArrayStore("birds", np.zeros((2 * count, 8, 8, 1), np.uint8))
+    spaces = []
+    for _ in range(2):
+        z, weight = random.normal(size=(count, 5)), random.normal(size=(3, 5))
+        parts = (torch.from_numpy(part) for part in (z + 2 * weight[labels], weight, np.zeros(3)))
+        spaces.append(EmbeddedSet(*parts, fresh=False))
+    samples = Samples(store, ids, labels, ("owl", "tit", "wren"))
+    return samples, [spaces[0]] * 2 if same else spaces
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        MiningConfig(),
+        MiningConfig(temperature=0.5, epsilon=0.9, per_class=2),
+        MiningConfig(landmarks=10, topology="rms", per_class=3),
+        MiningConfig(diversity="random", per_class=3),
+    ],
+)
+def test_the_audit_is_that_of_the_run_s_mining(settings):
+    samples, embedded = embedded_samples()
+    config, session = RunConfig(seed=5, mining=settings), open_session(Resources(device="cpu"))
+    found = make_audit(samples, embedded, config, None, session)
+    options = QualityOptions(settings, seed=5, device="cpu")
+    mined = mine_spaces([e.space for e in embedded], samples.labels, options, ids=samples.ids)
+    assert torch.equal(found.prototypes.table(), mined.table())
+    assert torch.equal(found.log_r_N[mined.ids // 2], mined.log_r)
+    assert found.candidate_N[mined.ids // 2].all()
+    assert found.warnings == ()
+
+
+def test_classifiers_that_do_not_differ_are_a_plain_note(capsys):
+    samples, embedded = embedded_samples(same=True)
+    session = open_session(Resources(device="cpu"), Lines())
+    found = make_audit(samples, embedded, RunConfig(), None, session)
+    assert (found.log_r_N == 0).all()
+    [note] = found.warnings
+    assert note.startswith("two spaces have the same topology")
+    assert capsys.readouterr().err.splitlines()[-1] == f"warning: {note}"
+
+
+def test_a_run_with_other_settings_is_named(tmp_path):
+    two = EnsembleConfig(size=2)
+    check_auditable(tmp_path / "new", RunConfig(ensemble=two))
+    with open_run(tmp_path / "run", RunConfig(seed=1, ensemble=two)):
+        pass
+    check_auditable(tmp_path / "run", RunConfig(seed=1, ensemble=two))
+    with pytest.raises(UsageError, match=r"run was fitted with seed = 1, not 2: choose another --out, or"):
+        check_auditable(tmp_path / "run", RunConfig(seed=2, ensemble=two))
+    with pytest.raises(UsageError, match=r"run was fitted with ensemble\.size = 2, not 3: "):
+        check_auditable(tmp_path / "run", RunConfig(seed=1, ensemble=EnsembleConfig(size=3)))
+    with pytest.raises(UsageError, match=r"needs 2 classifiers, and there is 1: .*ensemble\.size=2"):
+        check_auditable(tmp_path / "run", RunConfig(seed=1, ensemble=EnsembleConfig(size=1)))
 
 
 def test_the_table_has_every_sample_once_most_robust_first(audit):

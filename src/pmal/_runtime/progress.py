@@ -3,6 +3,7 @@
 import contextlib
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
@@ -99,3 +100,15 @@ def choose_display(quiet: bool) -> Display:
     if quiet:
         return Silent()
     return Bars() if sys.stderr.isatty() else Lines()
+
+
+@contextlib.contextmanager
+def notes_of_warnings(display: Display) -> Iterator[list[str]]:
+    """What the block warns the user of, said once and in plain words when it ends, and collected."""
+    notes: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        yield notes
+    notes += dict.fromkeys(str(warning.message) for warning in caught)
+    for note in notes:
+        display.say(f"warning: {note}")

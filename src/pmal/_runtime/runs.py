@@ -3,7 +3,7 @@
 import contextlib
 import fcntl
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,16 +32,15 @@ class RunFolder:
 
 
 @contextlib.contextmanager
-def open_run(path: Path, config: RunConfig) -> Iterator[RunFolder]:
-    """Make the folder, or take up the run in it, which must have the same settings."""
+def open_run(path: Path, config: RunConfig, may_change: Collection[str] = ()) -> Iterator[RunFolder]:
+    """Make the folder, or take up the run in it, which must have the same settings but for some sections."""
     make_folder(path)
     if not (path / CONFIG).exists() and any(not entry.name.startswith(".") for entry in path.iterdir()):
         raise UsageError(f"{path} is not empty and holds no run: choose another --out")
     with _only_writer(path):
         if (path / CONFIG).exists():
-            _check_settings(path, config)
-        else:
-            write_text(path / CONFIG, to_toml(to_settings(config)))
+            _check_settings(path, config, may_change)
+        write_text(path / CONFIG, to_toml(to_settings(config)))
         for left_by_a_killed_process in path.rglob(".*.tmp"):
             left_by_a_killed_process.unlink()
         yield RunFolder(path)
@@ -56,9 +55,11 @@ def read_config(path: Path) -> RunConfig:
     return build(RunConfig, parse_toml(text, str(path / CONFIG)))
 
 
-def _check_settings(path: Path, config: RunConfig) -> None:
+def _check_settings(path: Path, config: RunConfig, may_change: Collection[str]) -> None:
     for name, old, new in _differences(to_settings(read_config(path)), to_settings(config)):
-        fix = "choose another --out or delete the folder"
+        if name.partition(".")[0] in may_change:
+            continue
+        fix = "choose another --out, delete the folder, or redo the stages that it changes with --from"
         raise UsageError(f"{path} was started with {name} = {old!r}, not {new!r}: {fix}")
 
 

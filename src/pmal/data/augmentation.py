@@ -5,6 +5,7 @@ and has no shape that depends on values, so that a CUDA graph can capture a trai
 Legend: B batch, C channels, H height, W width. Geometry is in pixels from the image's center.
 """
 
+import itertools
 import math
 from collections.abc import Iterable
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import grid_sample, pad
 
-from pmal.errors import DataError, unknown_name
+from pmal.errors import DataError, UsageError, unknown_name
 
 POLICIES = ("none", "standard", "strong")
 
@@ -26,6 +27,8 @@ def augment(images_BCHW: Tensor, policy: str, mean_C: Tensor, std_C: Tensor, fli
     """
     if policy not in POLICIES:
         raise unknown_name("augmentation policy", policy, POLICIES)
+    if policy != "none" and images_BCHW.is_floating_point():
+        raise UsageError(f"data.augmentation = '{policy}' changes pixels: embeddings take 'none'")
     if policy == "strong":
         x = color_jitter(_unit_range(images_BCHW), probability=0.5)
         x = _shift_flip_affine(_standardize(x, mean_C, std_C), flip)
@@ -38,7 +41,10 @@ def augment(images_BCHW: Tensor, policy: str, mean_C: Tensor, std_C: Tensor, fli
 
 
 def normalize(images_BCHW: Tensor, mean_C: Tensor, std_C: Tensor) -> Tensor:
-    """uint8 pixels to float, minus mean, over deviation (both of pixels scaled to [0, 1])."""
+    """uint8 pixels to float, minus mean, over deviation (both of pixels scaled to [0, 1]).
+
+    Embeddings in the place of images are floats already, and keep their scale.
+    """
     return _standardize(_unit_range(images_BCHW), mean_C, std_C)
 
 
@@ -46,16 +52,19 @@ def channel_statistics(batches: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
     """Mean and deviation per channel of uint8 pixels scaled to [0, 1]; a constant channel's deviation is 1.
 
     Counting the 256 values is exact, so the result depends on neither the device nor the images' order.
+    Embeddings, which are floats, are taken as they are.
     """
-    counts: list[Tensor] = []
+    remaining = iter(batches)
+    first = next(remaining, None)
+    if first is None:
+        raise DataError("no images to compute the mean and deviation of: the training part is empty")
+    batches = itertools.chain([first], remaining)
+    if first.is_floating_point():
+        return _float_statistics(batches)
+    counts = [torch.zeros(256, dtype=torch.int64, device=first.device)] * first.shape[1]
     for images_BCHW in batches:
-        counts = counts or [torch.zeros(256, dtype=torch.int64, device=images_BCHW.device)] * len(
-            images_BCHW[0]
-        )
         for channel, before_256 in enumerate(counts):
             counts[channel] = before_256 + torch.bincount(images_BCHW[:, channel].flatten(), minlength=256)
-    if not counts:
-        raise DataError("no images to compute the mean and deviation of: the training part is empty")
     statistics = [_mean_and_deviation(counts_256.tolist()) for counts_256 in counts]
     mean_std_C2 = torch.tensor(statistics, dtype=torch.float32, device=counts[0].device)
     return mean_std_C2[:, 0].contiguous(), mean_std_C2[:, 1].contiguous()
@@ -83,23 +92,6 @@ def random_flip(x_BCHW: Tensor) -> Tensor:
     """Half of the images mirrored left to right."""
     mirrored = torch.rand(len(x_BCHW), 1, 1, 1, device=x_BCHW.device) < 0.5
     return torch.where(mirrored, x_BCHW.flip(3), x_BCHW)
-
-
-def random_affine(
-    x_BCHW: Tensor,
-    degrees: float = 15.0,
-    scale: tuple[float, float] = (0.8, 1.2),
-    shear: float = 0.15,
-    translate: float = 0.1,
-    probability: float = 1.0,
-) -> Tensor:
-    """Each image by its own matrix, bilinear, zeros outside; without change at 1 - `probability`.
-
-    Rotation up to `degrees` either way, size times a factor in `scale`, `shear` as a slope along both axes,
-    `translate` as a share of the sides.
-    """
-    matrices = _affine_matrices(x_BCHW, degrees, scale, shear, translate, probability)
-    return _resample(x_BCHW, matrices)
 
 
 def color_jitter(
@@ -136,6 +128,24 @@ def cutout(x_BCHW: Tensor, size: int) -> Tensor:
     return x_BCHW.masked_fill(hole_BHW[:, None], 0.0)
 
 
+def _float_statistics(batches: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
+    """The same of floats: moments of every batch in float64, merged, so that no large mean cancels."""
+    count, mean_C, squares_C = 0, torch.zeros(()).double(), torch.zeros(()).double()
+    for images_BCHW in batches:
+        x_CN = images_BCHW.transpose(0, 1).flatten(1).double().cpu()
+        own_mean_C, new = x_CN.mean(dim=1), x_CN.shape[1]
+        apart_C = own_mean_C - mean_C
+        squares_C = squares_C + (x_CN - own_mean_C[:, None]).square().sum(dim=1)
+        squares_C = squares_C + apart_C.square() * (count * new / (count + new))
+        mean_C = mean_C + apart_C * (new / (count + new))
+        count += new
+    std_C = (squares_C / count).sqrt()
+    # What single precision cannot tell from the mean is constant, and not to be blown up to noise.
+    constant_C = std_C <= mean_C.abs() * torch.finfo(torch.float32).eps
+    device = images_BCHW.device
+    return mean_C.float().to(device), std_C.masked_fill(constant_C, 1.0).float().to(device)
+
+
 def _mean_and_deviation(counts_256: list[int]) -> tuple[float, float]:
     """From how often each pixel value occurs. Python integers neither overflow nor cancel."""
     count = sum(counts_256)
@@ -146,7 +156,7 @@ def _mean_and_deviation(counts_256: list[int]) -> tuple[float, float]:
 
 
 def _unit_range(images_BCHW: Tensor) -> Tensor:
-    return images_BCHW.float() / 255
+    return images_BCHW if images_BCHW.is_floating_point() else images_BCHW.float() / 255
 
 
 def _standardize(x01_BCHW: Tensor, mean_C: Tensor, std_C: Tensor) -> Tensor:
@@ -173,7 +183,11 @@ def _affine_matrices(
     translate: float,
     probability: float,
 ) -> Tensor:
-    """(B, 2, 3): where, in the image, each pixel of the result comes from."""
+    """(B, 2, 3): from where in the image each pixel of the result comes; no change at 1 - `probability`.
+
+    Rotation up to `degrees` either way, size times a factor in `scale`, `shear` as a slope along both axes,
+    `translate` as a share of the sides.
+    """
     B, _, H, W = x_BCHW.shape
     applied = torch.rand(B, device=x_BCHW.device) < probability
     zoom = 1 + applied * (scale[0] - 1 + (scale[1] - scale[0]) * torch.rand(B, device=x_BCHW.device))
@@ -186,6 +200,7 @@ def _affine_matrices(
 
 
 def _resample(x_BCHW: Tensor, matrices_B23: Tensor) -> Tensor:
+    """Each image by its own matrix, bilinear, zeros outside."""
     B, _, H, W = x_BCHW.shape
     cols_W = torch.arange(W, device=x_BCHW.device) - (W - 1) / 2
     rows_H1 = (torch.arange(H, device=x_BCHW.device) - (H - 1) / 2)[:, None]

@@ -15,8 +15,8 @@ from torch.utils.data import Dataset
 
 from pmal._runtime.progress import Advance
 from pmal.data.decode import fit_to
-from pmal.data.samples import ArrayStore, BadImage, Ids, Pixels, Samples
-from pmal.errors import DataError
+from pmal.data.samples import ArrayStore, BadImage, Ids, Pixels, Samples, VectorStore
+from pmal.errors import DataError, UsageError
 
 MAX_UNREADABLE = 0.2
 MIXED_SIZE = 64
@@ -36,7 +36,10 @@ class BadSample:
 
 @dataclass(frozen=True)
 class Loaded:
-    """Images (M, C, H, W) uint8 of the M readable samples, and the samples that were not readable."""
+    """Images (M, C, H, W) uint8 of the M readable samples, and the samples that were not readable.
+
+    Embeddings in the place of images are (M, D, 1, 1) float32.
+    """
 
     images: torch.Tensor
     samples: Samples
@@ -47,12 +50,13 @@ def load_images(
     samples: Samples, *, size: int, channels: int, workers: int = 0, advance: Advance | None = None
 ) -> Loaded:
     """Decode every sample to (channels, size, size). `workers`: threads, 0 for one per CPU core."""
-    store = samples.store
-    if isinstance(store, ArrayStore) and store.pixels.shape[1:] == (size, size, channels):
+    held = _already_fitted(samples, size, channels)
+    if held is not None:
         if advance:
             advance(len(samples))
-        images = torch.from_numpy(store.pixels[samples.ids]).permute(0, 3, 1, 2).contiguous()
-        return Loaded(images, samples, [])
+        return Loaded(held, samples, [])
+    if channels not in (1, 3):
+        raise UsageError(f"the model takes embeddings of {channels} numbers, not images: see docs/estimator.md")
     fitted = np.empty((len(samples), channels, size, size), dtype=np.uint8)
 
     def keep(position: int, pixels: Pixels) -> None:
@@ -125,6 +129,16 @@ class SampleDataset(Dataset[torch.Tensor]):
             raise DataError(f"{name}: {reason}; it was readable when the run began") from reason
         fitted = fit_to(pixels, self.size, self.channels).transpose(2, 0, 1)
         return torch.from_numpy(np.ascontiguousarray(fitted))
+
+
+def _already_fitted(samples: Samples, size: int, channels: int) -> torch.Tensor | None:
+    """A copy of what is in memory as the model takes it; None where something has to be decoded."""
+    store = samples.store
+    if isinstance(store, VectorStore):
+        return torch.from_numpy(store.vectors[samples.ids])[:, :, None, None]
+    if isinstance(store, ArrayStore) and store.pixels.shape[1:] == (size, size, channels):
+        return torch.from_numpy(store.pixels[samples.ids]).permute(0, 3, 1, 2).contiguous()
+    return None
 
 
 def _read_all(

@@ -18,7 +18,7 @@ from pmal.data.loading import (
     probe_shape,
     verify_images,
 )
-from pmal.data.samples import Samples
+from pmal.data.samples import Samples, VectorStore
 from pmal.errors import DataError, UsageError
 
 STATISTICS_LIMIT = 100_000
@@ -43,7 +43,9 @@ class Part:
 
 
 def image_shape(samples: Samples, config: DataConfig) -> tuple[int, int]:
-    """Side and channels of the images as the network sees them."""
+    """Side and channels of the images as the network sees them; an embedding is one pixel."""
+    if isinstance(samples.store, VectorStore):
+        return 1, samples.store.vectors.shape[1]
     size, channels = probe_shape(samples)
     size = config.image_size or size
     if size < SMALLEST_SIDE:
@@ -54,7 +56,8 @@ def image_shape(samples: Samples, config: DataConfig) -> tuple[int, int]:
 def open_part(name: str, samples: Samples, shape: tuple[int, int], session: Session) -> Part:
     """Decode or check every image. Unreadable ones are set aside; too many of them are an error."""
     (size, channels), resources = shape, session.resources
-    fits = len(samples) * channels * size**2 <= resources.memory_limit * 2**30
+    in_memory = isinstance(samples.store, VectorStore)
+    fits = in_memory or len(samples) * channels * size**2 <= resources.memory_limit * 2**30
     with session.display.stage(f"reading {name}", len(samples), "images") as advance:
         if fits:
             loaded = load_images(samples, size=size, channels=channels, advance=advance)

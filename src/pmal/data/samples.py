@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Pixels = NDArray[np.uint8]
+Vectors = NDArray[np.float32]
 Ids = NDArray[np.int64]
 
 
@@ -48,6 +49,26 @@ class ArrayStore:
     def read(self, row: int) -> Pixels:
         pixels: Pixels = self.pixels[row]
         return pixels
+
+
+@dataclass(frozen=True)
+class VectorStore:
+    """Embeddings (N, D) from another model in the place of images: each is one pixel of D channels.
+
+    They are in memory already, and are never read one by one.
+    """
+
+    origin: str
+    vectors: Vectors
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    def name(self, row: int) -> str:
+        return f"{self.origin}[{row}]"
+
+    def read(self, row: int) -> Pixels:
+        raise BadImage("an embedding, which has no pixels")
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from pmal.data.samples import Samples, Source
 from pmal.data.sources.registry import open_source
 from pmal.errors import DataError, UsageError, unknown_name
 
-HELD_OUT_SHARE = 0.2
+TEST_SHARE = 0.2
 OWN_FAMILIES = ("all", "random", "named")
 
 
@@ -28,7 +28,10 @@ class Task:
 
     split: Split
     train: Samples
-    test: Samples
+    held_out: Samples | None
+    """Known images that are not trained on: what thresholds are calibrated with."""
+    test: Samples | None
+    """None: the result is not measured."""
     unknown: Samples | None
     flip: bool
 
@@ -62,10 +65,15 @@ def choose_split(source: Source, config: DataConfig) -> Split:
 
 def make_task(source: Source, split: Split, config: DataConfig) -> Task:
     """Divide the source by the split; fails before any training where a part cannot be used."""
-    train, test = (source.train, source.test) if source.test is not None else hold_out(source.train)
+    everything, test = source.train, source.test
+    if test is None:
+        everything, test = hold_out(everything, TEST_SHARE)
+    known = limited(everything.of_classes(split.known), config.limit)
+    train, held_out = hold_out(known, config.held_out)
     task = Task(
         split=split,
-        train=train.of_classes(split.known),
+        train=train,
+        held_out=held_out if len(held_out) else None,
         test=test.of_classes(split.known),
         unknown=_unknown_part(source, split, test),
         flip=_flip(config.flip, source.digits),
@@ -74,10 +82,10 @@ def make_task(source: Source, split: Split, config: DataConfig) -> Task:
     return task
 
 
-def hold_out(samples: Samples, share: float = HELD_OUT_SHARE) -> tuple[Samples, Samples]:
-    """Training and test part of a source that has one part: the same share of every class.
+def hold_out(samples: Samples, share: float) -> tuple[Samples, Samples]:
+    """All but a share of every class, and that share.
 
-    The draw is fixed, so that runs with different seeds are tested on the same images.
+    The draw is fixed, so that runs with different seeds are tested and calibrated on the same images.
     """
     random = np.random.default_rng(0)
     testing = np.zeros(len(samples), dtype=bool)
@@ -85,6 +93,16 @@ def hold_out(samples: Samples, share: float = HELD_OUT_SHARE) -> tuple[Samples, 
         members = np.flatnonzero(samples.labels == label)
         testing[random.permutation(members)[: int(share * len(members))]] = True
     return samples.at(~testing), samples.at(testing)
+
+
+def limited(samples: Samples, limit: int) -> Samples:
+    """At most so many samples of every class, in their order; the draw is fixed. 0: all."""
+    if not limit:
+        return samples
+    random, keep = np.random.default_rng(0), np.zeros(len(samples), dtype=bool)
+    for label in range(len(samples.class_names)):
+        keep[random.permutation(np.flatnonzero(samples.labels == label))[:limit]] = True
+    return samples.at(keep)
 
 
 def _customary_family(published: tuple[str, ...], config: DataConfig) -> str:
@@ -133,7 +151,7 @@ def _check(task: Task, source: str) -> None:
         raise DataError(
             f"{source}: no training images of {len(empty)} known classes ({some}): choose other known classes"
         )
-    if not len(task.test):
+    if task.test is not None and not len(task.test):
         raise DataError(
             f"{source}: no test images of the known classes: add some, at least 5 images per class"
         )

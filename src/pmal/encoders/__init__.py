@@ -1,7 +1,7 @@
 """Image -> embedding z. Every encoder is a module with `num_features` and `forward(images) -> z`."""
 
 # Importing a module registers its encoders.
-from pmal.encoders import oscri, resnet, small, wide_resnet
+from pmal.encoders import oscri, precomputed, resnet, small, wide_resnet
 from pmal.encoders.adapters import Encoder, FeatureAdapter
 from pmal.encoders.registry import create_encoder, list_encoders, register_encoder
 
@@ -11,6 +11,7 @@ __all__ = [
     "create_encoder",
     "list_encoders",
     "oscri",
+    "precomputed",
     "register_encoder",
     "resnet",
     "small",

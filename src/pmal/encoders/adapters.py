@@ -48,6 +48,20 @@ class FeatureAdapter(Encoder):
         return z_BD
 
 
+class Projected(Encoder):
+    """An encoder and one linear layer of the same width: embeddings that take either sign."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.num_features = encoder.num_features
+        self.projection = nn.Linear(self.num_features, self.num_features)
+
+    def forward(self, images: Tensor) -> Tensor:
+        z_BD: Tensor = self.projection(self.encoder(images))
+        return z_BD
+
+
 def timm_encoder(model: str, in_channels: int, image_size: int | None) -> FeatureAdapter:
     """A model of timm without its classification head, untrained."""
     timm = _import_library("timm", model)

@@ -7,27 +7,32 @@ from typing import Any, TypeVar, cast
 
 from torch import nn
 
-from pmal.encoders.adapters import LIBRARIES, Encoder
+from pmal.encoders.adapters import LIBRARIES, Encoder, Projected
 from pmal.errors import UsageError, unknown_name
 
 SMALLEST_IMAGE = 8
+PROJECTIONS = ("none", "linear")
 
 Factory = TypeVar("Factory", bound=Callable[..., nn.Module])
 
 _FACTORIES: dict[str, Callable[..., nn.Module]] = {}
+_ANY_INPUT: set[str] = set()
 
 
-def register_encoder(name: str) -> Callable[[Factory], Factory]:
+def register_encoder(name: str, *, any_input: bool = False) -> Callable[[Factory], Factory]:
     """Make `create_encoder(name, ...)` call the decorated factory.
 
     The factory is called with `in_channels`, `image_size` (None: not known) and the caller's options. Its
-    other parameters are the options it has.
+    other parameters are the options it has. any_input: it takes other inputs than gray and color images, and
+    checks them itself.
     """
 
     def register(factory: Factory) -> Factory:
         if name in _FACTORIES:
             raise UsageError(f"encoder '{name}' is registered already: choose another name")
         _FACTORIES[name] = factory
+        if any_input:
+            _ANY_INPUT.add(name)
         return factory
 
     return register
@@ -38,11 +43,19 @@ def list_encoders() -> list[str]:
     return sorted(_FACTORIES)
 
 
-def create_encoder(name: str, in_channels: int = 3, image_size: int | None = None, **options: Any) -> Encoder:
+def create_encoder(
+    name: str,
+    in_channels: int = 3,
+    image_size: int | None = None,
+    *,
+    projection: str = "none",
+    **options: Any,
+) -> Encoder:
     """A new, untrained encoder; its weights come from torch's global random generator.
 
     `image_size` (edge in pixels) is a hint to encoders whose structure depends on it; the shipped ones accept
-    every size from 8 px all the same.
+    every size from 8 px all the same. `projection="linear"` puts one linear layer on the pooled features:
+    rectified ones are never negative, which leaves a cosine half of its range.
 
     >>> create_encoder("oscri", in_channels=1).num_features
     128
@@ -50,12 +63,16 @@ def create_encoder(name: str, in_channels: int = 3, image_size: int | None = Non
     128
     """
     factory = _find_factory(name)
-    _check_input(in_channels, image_size)
+    if name not in _ANY_INPUT:
+        _check_input(in_channels, image_size)
     _check_options(name, factory, options)
     encoder = factory(in_channels=in_channels, image_size=image_size, **options)
     if not isinstance(getattr(encoder, "num_features", None), int):
         raise UsageError(f"encoder '{name}' has no integer num_features: wrap it in a FeatureAdapter")
-    return cast("Encoder", encoder)  # The contract is num_features and forward, not the base class.
+    if projection not in PROJECTIONS:
+        raise unknown_name("projection", projection, PROJECTIONS)
+    found = cast("Encoder", encoder)  # The contract is num_features and forward, not the base class.
+    return Projected(found) if projection == "linear" else found
 
 
 def _find_factory(name: str) -> Callable[..., nn.Module]:

@@ -23,6 +23,11 @@ class ClassifierSpec:
     image_size: int
     channels: int
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the images; embeddings in their place, which are one pixel each, are floats."""
+        return torch.float32 if self.image_size == 1 else torch.uint8
+
 
 class Classifier(nn.Module):
     """Embedding and logits of images; the training set's normalization is part of it."""
@@ -34,7 +39,9 @@ class Classifier(nn.Module):
         super().__init__()
         self.spec = spec
         config = spec.encoder
-        self.encoder = create_encoder(config.name, spec.channels, spec.image_size, **config.options)
+        self.encoder = create_encoder(
+            config.name, spec.channels, spec.image_size, projection=config.projection, **config.options
+        )
         features = self.encoder.num_features
         self.head = nn.Linear(int(features), len(spec.class_names), bias=config.bias)
         self.register_buffer("mean", torch.zeros(spec.channels))

@@ -69,7 +69,7 @@ def softmax_objective(model: Classifier, config: RunConfig, flip: bool) -> Objec
 
 def rehearse(spec: ClassifierSpec, config: RunConfig) -> None:
     """One step on two blank images on the CPU: a wrong setting shows before any data are read."""
-    images = torch.zeros(2, spec.channels, spec.image_size, spec.image_size, dtype=torch.uint8)
+    images = torch.zeros(2, spec.channels, spec.image_size, spec.image_size, dtype=spec.dtype)
     with seeded(0, torch.device("cpu")):
         model = Classifier(spec)
         learning_rate(config.training.epochs, 1, config.training)

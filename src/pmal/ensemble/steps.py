@@ -4,7 +4,9 @@ A step of a small network is a few hundred short kernels; launched one by one fr
 times as long as they compute. Replaying a graph launches all of them at once.
 """
 
+import warnings
 from collections.abc import Callable
+from importlib.util import find_spec
 
 import torch
 from torch import nn
@@ -48,6 +50,17 @@ class EagerStep:
         return loss.detach()
 
 
+def compiled(objective: Objective) -> Objective | None:
+    """The objective with its small operations fused; None where there is no compiler for it.
+
+    Random numbers come in another order than uncompiled, from the same generator.
+    """
+    if find_spec("triton") is None:
+        return None
+    fused: Objective = torch.compile(objective, dynamic=False)
+    return fused
+
+
 class GraphStep:
     """The same step as a CUDA graph, for batches of one shape. Nothing in it may wait for the device."""
 
@@ -62,7 +75,8 @@ class GraphStep:
     def _capture(self, step: EagerStep) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
+        with torch.cuda.stream(stream), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a compiler's remarks on its own choices
             # Libraries choose their algorithms and allocate their buffers now, not while capturing.
             for _ in range(WARMUP_STEPS):
                 step(self.images, self.labels)

@@ -21,9 +21,11 @@ from pmal.config import TrainingConfig
 from pmal.data.batches import ImageBatches, epoch_plan, worker_died
 from pmal.data.parts import Part
 from pmal.ensemble.optimizers import WeightAverage, learning_rate, make_optimizer, set_rate
-from pmal.ensemble.steps import EagerStep, GraphStep, Objective, Step
+from pmal.ensemble.steps import EagerStep, GraphStep, Objective, Step, compiled
 from pmal.errors import DataError, PmalError
 
+COMPILE_STEPS = 20_000
+"""Trainings of at least so many steps are compiled: it takes about 20 s, and gains a third of every step."""
 LOSS_CHECK_STEPS = 100
 """How often the losses of a GPU are looked at: each look makes the host wait for it."""
 
@@ -159,16 +161,24 @@ class _Loop:
                 self.check_losses()
 
     def choose_step(self, images: torch.Tensor, labels: torch.Tensor) -> Step:
-        eager = EagerStep(self.objective, self.optimizer, self.average, self.config.precision, self.guard)
+        """The fastest that works: compiled and captured, captured, or as it is written."""
+        eager = self.make_step(self.objective)
         if self.device.type != "cuda":
             return eager
-        try:
-            return GraphStep(eager, self.model, images, labels)
-        except RuntimeError as error:
-            # An objective that waits for the device cannot be captured. It trains all the same.
-            reason = str(error).splitlines()[0]
-            self.session.display.say(f"{self.name}: not captured as a CUDA graph ({reason}); slower steps")
-            return eager
+        choices = {"captured": eager}
+        if self.total_steps - self.step >= COMPILE_STEPS and (fused := compiled(self.objective)):
+            choices = {"compiled": self.make_step(fused), **choices}
+        for name, step in choices.items():
+            try:
+                return GraphStep(step, self.model, images, labels)
+            except RuntimeError as error:
+                # An objective that waits for the device cannot be captured. It trains all the same.
+                reason = (str(error) or type(error).__name__).splitlines()[0]
+                self.session.display.say(f"{self.name}: cannot be {name} ({reason}); slower steps")
+        return eager
+
+    def make_step(self, objective: Objective) -> EagerStep:
+        return EagerStep(objective, self.optimizer, self.average, self.config.precision, self.guard)
 
     def guard(self, loss: torch.Tensor) -> None:
         """On the CPU: stop before the update. A GPU would have to wait, so there the check comes later."""

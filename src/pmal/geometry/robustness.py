@@ -7,12 +7,13 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from itertools import combinations
-from numbers import Integral
+from numbers import Integral, Real
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from pmal.config import TEMPERATURES
 from pmal.errors import DataError, UsageError, unknown_name
 from pmal.geometry.kernels import kernel_for
 from pmal.geometry.landmarks import draw_landmarks, landmark_gap
@@ -61,13 +62,19 @@ def topology_robustness(
     >>> topology_robustness([(z, head), (moved, head)]).exp().round(decimals=2)
     tensor([0.6800, 0.2000, 0.1500, 0.6800], dtype=torch.float64)
     """
-    if temperature != "median" and not _is_positive(temperature):
-        raise UsageError(f"temperature={temperature!r}: use 'median' or a number above 0")
+    check_temperature(temperature)
     distances = _distances(spaces, topology, precision, landmarks, seed, device, report)
     log_r_PN = torch.empty(len(distances), len(distances[0].x), dtype=torch.float64)
     for pair, found in enumerate(distances):
         log_r_PN[pair] = _log_robustness(found.x, temperature)
     return log_r_PN.logsumexp(0) - math.log(len(log_r_PN))
+
+
+def check_temperature(temperature: str | float) -> None:
+    """Refuse what is neither `median` nor a number of any kind that log r = -x / temperature can bear."""
+    number = isinstance(temperature, Real) and not isinstance(temperature, bool)
+    if temperature != "median" and not (number and TEMPERATURES.allows(float(temperature))):
+        raise UsageError(f"temperature={temperature!r}: use 'median' or a number: {TEMPERATURES}")
 
 
 def topology_distance(
@@ -172,7 +179,3 @@ def _median(x_N: Tensor) -> float:
     """Mean of the two middle values where the count is even."""
     ordered = x_N.sort().values
     return float(ordered[(len(x_N) - 1) // 2] + ordered[len(x_N) // 2]) / 2
-
-
-def _is_positive(number: object) -> bool:
-    return isinstance(number, int | float) and not isinstance(number, bool) and 0 < number < math.inf

@@ -1,19 +1,26 @@
 """Candidates of high quality, and a diverse few of them as each class's prototypes."""
 
+from pmal.mining._checks import check_spaces
 from pmal.mining.candidates import select_candidates
 from pmal.mining.diversity import diversity_gaps, filter_diverse
 from pmal.mining.file_miner import MinedFile, mine_file
-from pmal.mining.miner import check_rules, mine, mine_prototypes
+from pmal.mining.miner import check_rules, mine, mine_prototypes, mine_spaces
 from pmal.mining.prototypes import PrototypeSet
+from pmal.mining.quality import QualityOptions, count_pairs, robustness
 
 __all__ = [
     "MinedFile",
     "PrototypeSet",
+    "QualityOptions",
     "check_rules",
+    "check_spaces",
+    "count_pairs",
     "diversity_gaps",
     "filter_diverse",
     "mine",
     "mine_file",
     "mine_prototypes",
+    "mine_spaces",
+    "robustness",
     "select_candidates",
 ]

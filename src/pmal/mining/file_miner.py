@@ -1,6 +1,5 @@
 """Mining on embeddings of any model: a file in, prototypes and r of every sample out."""
 
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,8 +11,9 @@ import torch
 from torch import Tensor
 
 from pmal._runtime.devices import choose_device
-from pmal._runtime.progress import Display, Silent
+from pmal._runtime.progress import Display, Silent, notes_of_warnings
 from pmal._runtime.seeds import stream
+from pmal.config import MiningConfig
 from pmal.errors import UsageError
 from pmal.geometry import centered_logits
 from pmal.mining._checks import Space, check_count, check_spaces
@@ -21,9 +21,9 @@ from pmal.mining.candidates import select_candidates
 from pmal.mining.embedding_file import Embeddings, naming, read_embeddings
 from pmal.mining.export import OutputFiles, write_prototypes_csv, write_samples_csv
 from pmal.mining.heads import fit_head
-from pmal.mining.miner import mine, mine_prototypes
+from pmal.mining.miner import check_settings, mine
 from pmal.mining.prototypes import PrototypeSet
-from pmal.mining.quality import QUALITY_RULES, QualityOptions
+from pmal.mining.quality import QUALITY_RULES, QualityOptions, count_pairs
 
 _COMPARING = ("topology", "ensemble")
 
@@ -65,16 +65,9 @@ class MinedFile:
 def mine_file(
     path: str | PathLike[str],
     out: str | PathLike[str],
+    settings: MiningConfig | None = None,
     *,
     heads: int = 2,
-    epsilon: float = 0.7,
-    per_class: int = 10,
-    quality: str = "topology",
-    diversity: str = "gap",
-    topology: str = "unit",
-    temperature: str | float = "median",
-    precision: str = "exact",
-    landmarks: int | None = None,
     seed: int = 0,
     device: str = "auto",
     force: bool = False,
@@ -83,59 +76,40 @@ def mine_file(
     """Read embeddings (`read_embeddings` says how they are stored), mine, write OUT.json and two CSV files.
 
     Where the file has no heads, linear ones are fitted: at least `heads` of them and one for each space, in
-    turn. The other options are those of `mine_prototypes`; device is auto, cpu or cuda. Existing files are
-    only replaced with `force`. All that can be refused is refused before the work begins.
+    turn. Device is auto, cpu or cuda. Existing files are only replaced with `force`. All that can be refused
+    is refused before the work begins.
     """
-    source, files, display = Path(path), OutputFiles.named(out), display or Silent()
-    options = QualityOptions(topology, temperature, precision, landmarks, seed=seed)
-    _rehearse(epsilon, per_class, quality, diversity, options)
-    where = choose_device(device)
+    source, files = Path(path), OutputFiles.named(out)
+    settings, display = settings or MiningConfig(), display or Silent()
+    check_settings(settings)
+    options = QualityOptions(settings, seed, device=choose_device(device))
     files.prepare(source, force)
 
     data = read_embeddings(source)
     if data.ignored:
         display.say(f"{source}: not used: {', '.join(data.ignored)}")
-    _check_enough_spaces(source, data, heads, quality)
-    with naming(source), _gpu_memory(), _notes_of_warnings(display) as notes:
-        spaces, accuracies = _spaces(data, heads, seed, where, display)
-        log_r = _measure(spaces, data.labels, quality, options, where, display)
+    _check_enough_spaces(source, data, heads, settings.quality)
+    with naming(source), _gpu_memory(), notes_of_warnings(display) as notes:
+        spaces, accuracies = _spaces(data, heads, options, display)
+        log_r = _measure(spaces, data.labels, options, display)
         prototypes = mine(
             log_r,
             centered_logits(spaces[0].z, spaces[0].weight),
             data.labels,
+            settings,
             num_classes=data.num_classes,
-            epsilon=epsilon,
-            per_class=per_class,
-            diversity=diversity,
             ids=data.ids,
             class_names=data.class_names,
             files=data.paths,
             seed=seed,
         )
+    epsilon, per_class = settings.epsilon, settings.per_class
     candidates = select_candidates(log_r, data.labels, epsilon=epsilon, at_least=per_class)
     write_samples_csv(files.samples_csv, log_r, candidates, data.labels, data.ids, prototypes, data.paths)
     write_prototypes_csv(files.prototypes_csv, prototypes)
     prototypes.save(files.prototypes)
     return MinedFile(
         prototypes, data.ids, log_r, candidates, len(spaces), accuracies, tuple(notes), files.readable
-    )
-
-
-def _rehearse(epsilon: float, per_class: int, quality: str, diversity: str, options: QualityOptions) -> None:
-    """Mine three samples: a wrong option is found now, in the words of the rule that refuses it."""
-    eye = torch.eye(3)
-    mine_prototypes(
-        [(eye, eye), (eye * torch.tensor([1.0, 2.0, 4.0]), eye)],
-        [0, 1, 2],
-        epsilon=epsilon,
-        per_class=per_class,
-        quality=quality,
-        diversity=diversity,
-        topology=options.topology,
-        temperature=options.temperature,
-        precision=options.precision,
-        landmarks=options.landmarks,
-        seed=options.seed,
     )
 
 
@@ -152,10 +126,10 @@ def _check_enough_spaces(source: Path, data: Embeddings, heads: int, quality: st
 
 
 def _spaces(
-    data: Embeddings, heads: int, seed: int, device: torch.device, display: Display
+    data: Embeddings, heads: int, options: QualityOptions, display: Display
 ) -> tuple[list[Space], tuple[float, ...]]:
     """Embeddings and heads on the device; and how accurate the heads are that had to be fitted."""
-    z = [z_ND.to(device) for z_ND in data.z]
+    z = [z_ND.to(options.device) for z_ND in data.z]
     if data.heads:
         given = zip(z, data.heads, strict=True)
         return check_spaces([(z_ND, weight, bias) for z_ND, (weight, bias) in given]), ()
@@ -163,40 +137,20 @@ def _spaces(
     fitted = []
     with display.stage("fitting linear heads", len(z), "heads") as advance:
         for u, z_ND in enumerate(z):
-            fitted.append(fit_head(z_ND, data.labels, data.num_classes, stream(seed, "head", u)))
+            fitted.append(fit_head(z_ND, data.labels, data.num_classes, stream(options.seed, "head", u)))
             advance(1)
     spaces = [(z_ND, head.weight, head.bias) for z_ND, head in zip(z, fitted, strict=True)]
     return check_spaces(spaces), tuple(head.accuracy for head in fitted)
 
 
-def _measure(
-    spaces: Sequence[Space],
-    labels_N: Tensor,
-    quality: str,
-    options: QualityOptions,
-    device: torch.device,
-    display: Display,
-) -> Tensor:
+def _measure(spaces: Sequence[Space], labels_N: Tensor, options: QualityOptions, display: Display) -> Tensor:
     """Log of the quality of every sample (N,)."""
-    rule = QUALITY_RULES[quality]
-    if quality != "topology":
+    rule = QUALITY_RULES[options.settings.quality]
+    if options.settings.quality != "topology":
         return rule(spaces, labels_N, options)
-    count, pairs = len(labels_N), len(spaces) * (len(spaces) - 1) // 2
-    total = count * min(options.landmarks or count, count) * pairs
+    total = count_pairs(len(labels_N), len(spaces), options.settings)
     with display.stage("topology", total, "pairs") as advance:
-        return rule(spaces, labels_N, replace(options, device=device, report=advance))
-
-
-@contextmanager
-def _notes_of_warnings(display: Display) -> Iterator[list[str]]:
-    """Collects what was warned of inside the block, and says it once."""
-    notes: list[str] = []
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield notes
-    notes += dict.fromkeys(str(warning.message) for warning in caught)
-    for note in notes:
-        display.say(f"warning: {note}")
+        return rule(spaces, labels_N, replace(options, report=advance))
 
 
 @contextmanager

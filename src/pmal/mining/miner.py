@@ -1,14 +1,15 @@
 """From embeddings to prototypes: the quality of all samples, candidates per class, a diverse few of them."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from pmal._runtime.seeds import stream
+from pmal.config import MiningConfig
 from pmal.errors import unknown_name
 from pmal.geometry import centered_logits
+from pmal.geometry.robustness import check_temperature
 from pmal.geometry.topology import TOPOLOGIES
 from pmal.mining._checks import (
     Space,
@@ -24,11 +25,8 @@ from pmal.mining._checks import (
 )
 from pmal.mining.candidates import best_first, check_epsilon, select_candidates
 from pmal.mining.diversity import DIVERSITY_RULES, gaps_best_first
-from pmal.mining.diversity import Rule as DiversityRule
 from pmal.mining.prototypes import PrototypeSet
 from pmal.mining.quality import QUALITY_RULES, QualityOptions
-
-Chosen = TypeVar("Chosen")
 
 
 def mine_prototypes(
@@ -69,27 +67,48 @@ def mine_prototypes(
     >>> mined.table().tolist()
     [[2, 0], [4, 3]]
     """
-    measure = _choose(QUALITY_RULES, "quality", quality)
-    _check_options(epsilon, per_class, diversity)
+    check_temperature(temperature)
+    settings = MiningConfig(
+        per_class=per_class,
+        epsilon=epsilon,
+        quality=quality,
+        diversity=diversity,
+        topology=topology,
+        temperature=0.0 if isinstance(temperature, str) else float(temperature),
+        precision=precision,
+        landmarks=landmarks or 0,
+    )
+    options = QualityOptions(settings, seed, passes, device, report)
+    return mine_spaces(spaces, labels, options, ids=ids, class_names=class_names, files=files)
+
+
+def mine_spaces(
+    spaces: Sequence[SpaceLike],
+    labels: Values,
+    options: QualityOptions,
+    *,
+    ids: Values | None = None,
+    class_names: Sequence[str] | None = None,
+    files: Sequence[str] | None = None,
+) -> PrototypeSet:
+    """`mine_prototypes` with its options as one object."""
+    check_settings(options.settings)
     sorted_spaces, labels_N, ids_N, order = _by_id(check_spaces(spaces), labels, ids)
     num_classes = len(sorted_spaces[0].weight)
     # Before the quality is measured, which may take hours.
     check_names(files, len(order), "files")
     check_names(class_names, num_classes, "class_names")
     points_NR = centered_logits(sorted_spaces[0].z, sorted_spaces[0].weight)
-    options = QualityOptions(topology, temperature, precision, landmarks, report, device, passes, seed)
     return mine(
-        measure(sorted_spaces, labels_N, options),
+        QUALITY_RULES[options.settings.quality](sorted_spaces, labels_N, options),
         points_NR,
         labels_N,
+        options.settings,
         num_classes=num_classes,
-        epsilon=epsilon,
-        per_class=per_class,
-        diversity=diversity,
         ids=ids_N,
         class_names=class_names,
         files=None if files is None else [files[i] for i in order.tolist()],
-        seed=seed,
+        seed=options.seed,
     )
 
 
@@ -97,11 +116,9 @@ def mine(
     log_quality: Values,
     points: Values,
     labels: Values,
+    settings: MiningConfig,
     *,
     num_classes: int,
-    epsilon: float = 0.7,
-    per_class: int = 10,
-    diversity: str = "gap",
     ids: Values | None = None,
     class_names: Sequence[str] | None = None,
     files: Sequence[str] | None = None,
@@ -109,11 +126,12 @@ def mine(
 ) -> PrototypeSet:
     """The prototypes of every class, for any quality (as a log, larger = better) and any points.
 
-    >>> mined = mine([0.0, -0.1, -0.2], [[0.0], [0.1], [3.0]], [0, 0, 0], num_classes=1, per_class=2)
+    >>> two = MiningConfig(per_class=2)
+    >>> mined = mine([0.0, -0.1, -0.2], [[0.0], [0.1], [3.0]], [0, 0, 0], two, num_classes=1)
     >>> mined.ids.tolist(), mined.gap.tolist()
     ([0, 2], [3.0, 2.9])
     """
-    rule = _check_options(epsilon, per_class, diversity)
+    check_settings(settings)
     check_count(num_classes, "num_classes")
     log_N = check_log_quality(log_quality, "quality")
     points_NR = check_points(points, len(log_N))
@@ -122,9 +140,9 @@ def mine(
     check_names(files, len(log_N), "files")
     check_names(class_names, num_classes, "class_names")
 
-    candidates = _candidates(log_N, labels_N, ids_N, epsilon, per_class)
+    candidates = _candidates(log_N, labels_N, ids_N, settings)
     ends = torch.bincount(labels_N[candidates], minlength=num_classes).cumsum(0)[:-1]
-    found, gap, rank = _filter(candidates.tensor_split(ends.tolist()), points_NR, rule, per_class, seed)
+    found, gap, rank = _filter(candidates.tensor_split(ends.tolist()), points_NR, settings, seed)
     return PrototypeSet(
         ids=ids_N[found],
         labels=labels_N[found],
@@ -137,50 +155,47 @@ def mine(
     )
 
 
-def _candidates(log_N: Tensor, labels_N: Tensor, ids_N: Tensor, epsilon: float, per_class: int) -> Tensor:
+def _candidates(log_N: Tensor, labels_N: Tensor, ids_N: Tensor, settings: MiningConfig) -> Tensor:
     """Positions of all candidates, by class and best first; of equal ones the smaller id."""
     by_id = ids_N.argsort()
     log_sorted, labels_sorted = log_N[by_id], labels_N[by_id]
-    keep = select_candidates(log_sorted, labels_sorted, epsilon=epsilon, at_least=per_class)
+    keep = select_candidates(log_sorted, labels_sorted, epsilon=settings.epsilon, at_least=settings.per_class)
     order = best_first(log_sorted, labels_sorted)
     return by_id[order[keep[order]]]
 
 
 def _filter(
-    classes: Sequence[Tensor], points_NR: Tensor, rule: DiversityRule, per_class: int, seed: int
+    classes: Sequence[Tensor], points_NR: Tensor, settings: MiningConfig, seed: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Positions, gaps and ranks of the prototypes, given the positions of each class's candidates."""
+    rule = DIVERSITY_RULES[settings.diversity]
     found, gaps, ranks = [], [], []
     for label, positions in enumerate(classes):
         points_MR = points_NR[positions.to(points_NR.device)]
         gaps_M, taken = gaps_best_first(points_MR), positions[:0]
         if len(positions):
-            taken = rule(points_MR, gaps_M, per_class, stream(seed, "diversity", label))
+            taken = rule(points_MR, gaps_M, settings.per_class, stream(seed, "diversity", label))
         found.append(positions[taken])
         gaps.append(gaps_M[taken])
         ranks.append(torch.arange(len(taken)))
     return torch.cat(found), torch.cat(gaps), torch.cat(ranks)
 
 
-def _check_options(epsilon: float, per_class: int, diversity: str) -> DiversityRule:
-    check_epsilon(epsilon)
-    check_count(per_class, "per_class")
-    return _choose(DIVERSITY_RULES, "diversity", diversity)
+def check_settings(settings: MiningConfig) -> None:
+    """Refuse what does not exist, before the work that comes before mining."""
+    check_epsilon(settings.epsilon)
+    for kind, name, valid in (
+        ("quality", settings.quality, QUALITY_RULES),
+        ("diversity", settings.diversity, DIVERSITY_RULES),
+        ("topology", settings.topology, TOPOLOGIES),
+    ):
+        if name not in valid:
+            raise unknown_name(kind, name, valid)
 
 
 def check_rules(quality: str, diversity: str, topology: str, epsilon: float) -> None:
-    """Refuse what does not exist, before the trainings that come before mining."""
-    check_epsilon(epsilon)
-    _choose(QUALITY_RULES, "quality", quality)
-    _choose(DIVERSITY_RULES, "diversity", diversity)
-    if topology not in TOPOLOGIES:
-        raise unknown_name("topology", topology, TOPOLOGIES)
-
-
-def _choose(rules: Mapping[str, Chosen], kind: str, name: str) -> Chosen:
-    if name not in rules:
-        raise unknown_name(kind, name, rules)
-    return rules[name]
+    """`check_settings` for the rules alone."""
+    check_settings(MiningConfig(quality=quality, diversity=diversity, topology=topology, epsilon=epsilon))
 
 
 def _by_id(

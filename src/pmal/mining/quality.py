@@ -9,7 +9,7 @@ N samples, K classes, D channels, U spaces, S passes.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from pmal._runtime.seeds import stream
+from pmal.config import MiningConfig
 from pmal.errors import UsageError
 from pmal.geometry import topology_robustness
 from pmal.mining._checks import Space
@@ -29,16 +30,13 @@ _ROWS = 4096
 class QualityOptions:
     """What some of the rules can be told."""
 
-    topology: str = "unit"
-    temperature: str | float = "median"
-    precision: str = "exact"
-    landmarks: int | None = None
-    report: Callable[[int], None] | None = None
-    """This and the above go to `topology_robustness`."""
-    device: str | torch.device | None = None
+    settings: MiningConfig = field(default_factory=MiningConfig)
+    seed: int = 0
     passes: int = 32
     """Stochastic passes of mc-dropout."""
-    seed: int = 0
+    device: str | torch.device | None = None
+    report: Callable[[int], None] | None = None
+    """This and the device go to `topology_robustness`."""
 
 
 Rule = Callable[[Sequence[Space], Tensor, QualityOptions], Tensor]
@@ -46,13 +44,13 @@ Rule = Callable[[Sequence[Space], Tensor, QualityOptions], Tensor]
 
 def robustness(spaces: Sequence[Space], labels_N: Tensor, options: QualityOptions) -> Tensor:
     """The paper's r: how alike the samples' distances to all others are in independently trained spaces."""
-    pairs = [(space.z, space.weight) for space in spaces]
+    settings = options.settings
     return topology_robustness(
-        pairs,
-        topology=options.topology,
-        temperature=options.temperature,
-        precision=options.precision,
-        landmarks=options.landmarks,
+        [(space.z, space.weight) for space in spaces],
+        topology=settings.topology,
+        temperature=settings.temperature or "median",
+        precision=settings.precision,
+        landmarks=settings.landmarks or None,
         seed=stream(options.seed, "landmarks"),
         device=options.device,
         report=options.report,
@@ -102,6 +100,15 @@ QUALITY_RULES: dict[str, Rule] = {
     "logit": logit,
     "none": equal,
 }
+
+
+def count_pairs(samples: int, spaces: int, settings: MiningConfig) -> int:
+    """Pairs of samples that `robustness` reports as done when it ends, in all pairs of spaces.
+
+    >>> count_pairs(100, 3, MiningConfig()), count_pairs(100, 2, MiningConfig(landmarks=20))
+    (30000, 2000)
+    """
+    return samples * min(settings.landmarks or samples, samples) * math.comb(spaces, 2)
 
 
 def log_odds_against(space: Space, labels_N: Tensor) -> Tensor:

@@ -245,13 +245,17 @@ def unknown_scores(
     """Every score by name: those of the logits alone, and with a reference those of the embedding, too."""
     scores = {name: score(logits_BK) for name, score in LOGIT_SCORES.items()}
     if reference is not None:
-        measure, prototypes_KTD = DISTANCES[reference.distance], reference.prototypes_KTD.double()
-        # In blocks: the attended sets of all images at once would not fit into memory.
-        scores["distance"] = torch.cat(
-            [
-                distance_score(measure(block_BD.double(), prototypes_KTD, reference.mask_KT))
-                for block_BD in torch.split(z_BD, _BLOCK_IMAGES)
-            ]
-        )
+        scores["distance"] = distance_score(class_distances(z_BD, reference))
         scores["neighbors"] = neighbor_score(z_BD, reference.training_ND)
     return scores
+
+
+def class_distances(z_BD: torch.Tensor, reference: Reference) -> torch.Tensor:
+    """Distance of every embedding to every class's prototypes, float64 (B, K)."""
+    measure, prototypes_KTD = DISTANCES[reference.distance], reference.prototypes_KTD.double()
+    # In blocks: the attended sets of all images at once would not fit into memory.
+    blocks = [
+        measure(block_BD.double(), prototypes_KTD, reference.mask_KT)
+        for block_BD in torch.split(z_BD, _BLOCK_IMAGES)
+    ]
+    return torch.cat(blocks)

@@ -5,24 +5,34 @@ import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from pmal._runtime.files import atomic_path, make_folder, write_text
-from pmal._runtime.runs import open_run, read_config
+from pmal._runtime.progress import notes_of_warnings
+from pmal._runtime.runs import CONFIG, open_run, read_config
 from pmal._runtime.session import Session
 from pmal._runtime.tensors import has_tensors
-from pmal.config import MiningConfig
+from pmal.config import RunConfig, to_settings
 from pmal.data.parts import open_part
 from pmal.data.samples import Samples
 from pmal.data.task import open_task
 from pmal.ensemble.classifiers import load_classifiers
-from pmal.ensemble.embeddings import EmbeddedSet, count_pairs, embed_training_set
+from pmal.ensemble.embeddings import EmbeddedSet, embed_training_set
 from pmal.ensemble.training import training_set
 from pmal.errors import UsageError
-from pmal.geometry import centered_logits, topology_robustness
-from pmal.mining import PrototypeSet, mine, select_candidates
+from pmal.geometry import centered_logits
+from pmal.mining import (
+    PrototypeSet,
+    QualityOptions,
+    check_spaces,
+    count_pairs,
+    mine,
+    robustness,
+    select_candidates,
+)
 from pmal.mining.export import plain_cell
 from pmal.reporting.contact_sheet import Row, contact_sheet
 
@@ -39,6 +49,7 @@ class Audit:
     candidate_N: torch.Tensor
     predicted_N: torch.Tensor
     prototypes: PrototypeSet
+    warnings: tuple[str, ...] = ()
 
     def ranking(self, label: int) -> list[int]:
         """Positions of a class, most robust first; equal ones in the order of their ids."""
@@ -48,12 +59,22 @@ class Audit:
         return positions
 
 
+def check_auditable(run: Path, config: RunConfig) -> None:
+    """Refuse, before it is fitted, a run of one classifier or one that is there with other settings."""
+    if config.classifiers < 2:
+        fix = "fit one with --set ensemble.size=2 and another --out"
+        raise UsageError(f"{run}: robustness needs 2 classifiers, and there is 1: {fix}")
+    old = _by_name(read_config(run)) if (run / CONFIG).exists() else {}
+    for name, value in _by_name(config).items():
+        if old and old[name] != value:
+            fix = f"choose another --out, or audit it as it is with `pmal audit {run}`"
+            raise UsageError(f"{run} was fitted with {name} = {old[name]!r}, not {value!r}: {fix}")
+
+
 def audit_run(run: Path, out: Path, session: Session) -> Audit:
     """Rank every training image of a run by robustness; a table and contact sheets go to the folder `out`."""
     config = read_config(run)
-    if config.classifiers < 2:
-        fix = "fit with --set ensemble.size=2"
-        raise UsageError(f"{run}: robustness needs 2 classifiers, and there is 1: {fix}")
+    check_auditable(run, config)
     task = open_task(config.data, session.resources.data_root)
     folder, count = run / "classifiers", config.classifiers
     [first, *_] = load_classifiers(folder, count, task.class_names, session)
@@ -63,12 +84,8 @@ def audit_run(run: Path, out: Path, session: Session) -> Audit:
     )
     with open_run(run, config):
         embedded = embed_training_set(classifiers, train, run / "embeddings", session)
-    with session.display.stage("robustness", count_pairs(embedded), "pairs") as advance:
-        spaces = [(space.z_ND, space.weight_KD) for space in embedded]
-        rule, device = config.mining.topology, session.device
-        log_r_N = topology_robustness(spaces, topology=rule, device=device, report=advance)
     mined = PrototypeSet.load(run / "prototypes") if has_tensors(run / "prototypes") else None
-    found = make_audit(train.samples, log_r_N, embedded[0], config.mining, mined)
+    found = make_audit(train.samples, embedded, config, mined, session)
     with session.display.stage("contact sheets", len(task.class_names), "classes") as advance:
         write_audit(found, out, advance)
     return found
@@ -76,29 +93,35 @@ def audit_run(run: Path, out: Path, session: Session) -> Audit:
 
 def make_audit(
     samples: Samples,
-    log_r_N: torch.Tensor,
-    first: EmbeddedSet,
-    settings: MiningConfig,
+    embedded: list[EmbeddedSet],
+    config: RunConfig,
     prototypes: PrototypeSet | None,
+    session: Session,
 ) -> Audit:
     """What the robustness says of the samples. Prototypes: those of the run, or else mined by it now."""
-    labels_N, per_class = torch.from_numpy(samples.labels), settings.per_class
+    settings, display, first = config.mining, session.display, embedded[0]
+    labels_N, total = torch.from_numpy(samples.labels), count_pairs(len(samples), len(embedded), settings)
+    with notes_of_warnings(display) as notes, display.stage("robustness", total, "pairs") as advance:
+        options = QualityOptions(settings, config.seed, device=session.device, report=advance)
+        log_r_N = robustness(check_spaces([space.space for space in embedded]), labels_N, options)
+    epsilon, per_class = settings.epsilon, settings.per_class
     return Audit(
         samples=samples,
         log_r_N=log_r_N,
-        candidate_N=select_candidates(log_r_N, labels_N, epsilon=settings.epsilon, at_least=per_class),
+        candidate_N=select_candidates(log_r_N, labels_N, epsilon=epsilon, at_least=per_class),
         predicted_N=first.logits.argmax(dim=1),
         prototypes=prototypes
         or mine(
             log_r_N,
             centered_logits(first.z_ND, first.weight_KD),
             labels_N,
+            settings,
             num_classes=len(samples.class_names),
-            epsilon=settings.epsilon,
-            per_class=per_class,
             ids=samples.ids,
             class_names=samples.class_names,
+            seed=config.seed,
         ),
+        warnings=tuple(notes),
     )
 
 
@@ -153,6 +176,13 @@ def sheet_rows(audit: Audit, label: int) -> list[Row]:
         Row(title, [(audit.samples.read(p), f"r {float(audit.log_r_N[p].exp()):.2f}") for p in positions])
         for title, positions in shown.items()
     ]
+
+
+def _by_name(config: RunConfig) -> dict[str, Any]:
+    """Every setting under the name that `--set` knows it by."""
+    sections = {name: part for name, part in to_settings(config).items() if isinstance(part, dict)}
+    plain = {name: value for name, value in to_settings(config).items() if name not in sections}
+    return plain | {f"{name}.{key}": value for name, part in sections.items() for key, value in part.items()}
 
 
 def _file_word(name: str) -> str:

@@ -1,4 +1,4 @@
-"""From logits and scores to the figures of a run, each with its interval."""
+"""From a model and test images to the figures of a run, each with its interval."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -6,9 +6,37 @@ from typing import Any
 
 import torch
 
-from pmal.reporting.metrics import accuracy_interval, expected_calibration_error, open_set_metrics
+from pmal._runtime.progress import Display
+from pmal.data.parts import Part
+from pmal.ensemble.classifier import Classifier
+from pmal.ensemble.embeddings import embed_images
+from pmal.rejection.model import Answers, OpenSetModel
+from pmal.rejection.scores import unknown_scores
+from pmal.reporting.metrics import accuracy_interval, expected_calibration_error, macro_f1, open_set_metrics
 
 Scores = Mapping[str, torch.Tensor]
+
+
+def measure_model(
+    model: OpenSetModel, softmax: Classifier | None, test: Part, unknown: Part | None, display: Display
+) -> dict[str, Any]:
+    """Figures of the model, with those of the plain classifier beside them under `softmax`."""
+    parts = [test.images] + ([unknown.images] if unknown else [])
+    total = sum(map(len, parts)) * (2 if softmax else 1)
+    with display.stage("evaluation", total, "images") as advance:
+        labels_N = test.labels(torch.device("cpu"))
+        embedded = [embed_images(model.classifier, images, advance=advance) for images in parts]
+        scores = [model.scores(z_ND, logits_NK) for z_ND, logits_NK in embedded]
+        figures = evaluate(embedded[0][1], labels_N, scores[0], scores[1] if unknown else None)
+        if model.calibration:
+            answers = [model.answer_embedded(*one) for one in embedded]
+            figures["decision"] = _decisions(model, labels_N, answers[0], answers[1] if unknown else None)
+        if softmax:
+            plain = [embed_images(softmax, images, advance=advance) for images in parts]
+            scores = [unknown_scores(z_ND, logits_NK) for z_ND, logits_NK in plain]
+            found = evaluate(plain[0][1], labels_N, scores[0], scores[1] if unknown else None)
+            figures["softmax"] = {name: found[name] for name in ("accuracy", "scores")}
+    return figures
 
 
 def evaluate(
@@ -28,3 +56,20 @@ def evaluate(
         estimates = open_set_metrics(correct_N, known[name], scores_M)
         figures["scores"][name] = {metric: asdict(estimate) for metric, estimate in estimates.items()}
     return figures
+
+
+def _decisions(
+    model: OpenSetModel, labels_N: torch.Tensor, known: Answers, unknown: Answers | None
+) -> dict[str, Any]:
+    """What the stored threshold does with the test images."""
+    found: dict[str, Any] = {
+        "score": model.rule.score,
+        "accept": model.rule.accept,
+        "per_class": model.rule.per_class,
+        "known_accepted": float((known.labels >= 0).double().mean()),
+    }
+    if unknown is not None:
+        truth = torch.cat([labels_N, torch.full_like(unknown.labels, -1)])
+        found["unknown_rejected"] = float((unknown.labels < 0).double().mean())
+        found["macro_f1"] = float(macro_f1(truth, torch.cat([known.labels, unknown.labels])))
+    return found

@@ -16,7 +16,9 @@ def run_table(metrics: Mapping[str, Any]) -> str:
         f"ACC {_percent(metrics['accuracy'])} on {metrics['known_images']:,} known test images",
     ]
     if not metrics["scores"]:
-        return "\n".join([*head, "no unknown classes in this split: no open-set figures"])
+        return "\n".join(
+            [*head, "no unknown classes in this split: no open-set figures", *_decision(metrics)]
+        )
     found = {about["method"]: metrics} | ({"softmax": metrics["softmax"]} if "softmax" in metrics else {})
     rows = [
         [
@@ -37,7 +39,20 @@ def run_table(metrics: Mapping[str, Any]) -> str:
         note += f"\nsoftmax: the first classifier of this run after {epochs} epochs, ACC {accuracy}; "
         start = "from there" if about["optimization"]["init"] == "warm" else "from new weights"
         note += f"{about['method']}: {epochs} more {start}"
-    return "\n".join([*head, "", table, note])
+    return "\n".join([*head, "", table, note, *_decision(metrics)])
+
+
+def _decision(metrics: Mapping[str, Any]) -> list[str]:
+    """What the stored threshold did with the test images."""
+    found = metrics.get("decision")
+    if found is None:
+        return ["no threshold: no images were held out for it (data.held_out = 0)"]
+    text = f"threshold of {found['score']} for {100 * found['accept']:g} % of known images"
+    text += f": accepts {100 * found['known_accepted']:.1f} % of those tested"
+    if "unknown_rejected" in found:
+        text += f", rejects {100 * found['unknown_rejected']:.1f} % of the unknown ones"
+        text += f"; macro-F1 {100 * found['macro_f1']:.1f}"
+    return [text]
 
 
 def align(rows: Sequence[Sequence[str]]) -> str:

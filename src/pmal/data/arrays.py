@@ -1,0 +1,78 @@
+"""What Python code hands over, arrays or file names, as the store that a source would give.
+
+Nothing is changed in place. Every refusal names the sample or the shape, and the fix.
+"""
+
+import os
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pmal.data.samples import ArrayStore, Pixels, PixelStore, Vectors, VectorStore
+from pmal.data.sources.folder import FileStore
+from pmal.errors import DataError
+
+NAME = "X"
+_TO_PIXELS = "pass uint8 pixels, from 0 to 1 as (255 * X).round().astype('uint8')"
+
+
+def image_store(images: Any) -> PixelStore:
+    """Images (N, H, W) or (N, H, W, C) of uint8, or a list of paths of image files."""
+    paths = _paths(images)
+    return ArrayStore(NAME, _pixels(images)) if paths is None else FileStore("", paths)
+
+
+def vector_store(vectors: Any) -> VectorStore:
+    """Embeddings (N, D) of real numbers, kept in single precision."""
+    array = _array(vectors)
+    if array.ndim != 2 or not array.size or array.dtype.kind not in "fiu":
+        one = ": one sample? pass X[None]" if array.ndim == 1 and array.dtype.kind in "fiu" else ""
+        fix = one or ": encoder='precomputed' takes embeddings, numbers of shape (N, D)"
+        raise DataError(f"{NAME} is {array.dtype} of shape {array.shape}{fix}")
+    with np.errstate(over="ignore"):  # what overflows is infinite, and refused as such
+        single: Vectors = array.astype(np.float32)
+    bad = np.flatnonzero(~np.isfinite(single).all(axis=1))
+    if len(bad):
+        count = f"({len(bad)} such samples)"
+        raise DataError(f"{NAME}[{bad[0]}] has NaN or infinite values {count}: leave them out or embed again")
+    return VectorStore(NAME, single)
+
+
+def _paths(images: Any) -> list[str] | None:
+    """The paths of a list of them; None for anything else."""
+    if isinstance(images, str | os.PathLike):
+        raise DataError(f"{NAME} is one path: pass a list, [{str(images)!r}]")
+    given = images.tolist() if isinstance(images, np.ndarray) and images.dtype.kind in "OU" else images
+    if not isinstance(given, list | tuple) or not any(isinstance(entry, str | os.PathLike) for entry in given):
+        return None
+    for place, entry in enumerate(given):
+        if not isinstance(entry, str | os.PathLike):
+            raise DataError(f"{NAME}[{place}] is a {type(entry).__name__}: in a list of paths, pass paths only")
+    return [os.fspath(entry) for entry in given]
+
+
+def _pixels(images: Any) -> Pixels:
+    array = _array(images)
+    shape = f"{NAME} is {array.dtype} of shape {array.shape}"
+    if array.ndim == 2 and array.size:
+        raise DataError(f"{shape}: one image? pass X[None]. Embeddings go with encoder='precomputed'")
+    if array.ndim == 3 and array.shape[2] in (1, 3):
+        raise DataError(f"{shape}: one image? pass X[None]. Images are (N, H, W) or (N, H, W, C)")
+    if array.ndim == 4 and array.shape[3] not in (1, 3) and array.shape[1] in (1, 3):
+        raise DataError(f"{shape}: channels come last here: pass X.transpose(0, 2, 3, 1)")
+    if not array.size or not (array.ndim == 3 or (array.ndim == 4 and array.shape[3] in (1, 3))):
+        raise DataError(f"{shape}: pass images of shape (N, H, W) or (N, H, W, C) with C = 1 or 3")
+    if array.dtype != np.uint8:
+        raise DataError(f"{shape}: {_TO_PIXELS if array.dtype.kind == 'f' else 'pass uint8 pixels, 0 to 255'}")
+    pixels: Pixels = array[:, :, :, None] if array.ndim == 3 else array
+    return pixels
+
+
+def _array(values: Any) -> NDArray[Any]:
+    if hasattr(values, "detach"):  # a tensor, wherever it is
+        values = values.detach().cpu()
+    try:
+        return np.asarray(values)
+    except (TypeError, ValueError):
+        raise DataError(f"{NAME} cannot be read as one array: pass samples of one shape") from None

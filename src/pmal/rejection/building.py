@@ -1,0 +1,91 @@
+"""From a trained network to the finished model: embed what it compares images with, and calibrate it."""
+
+import torch
+
+from pmal._runtime.progress import Advance
+from pmal._runtime.session import Session
+from pmal.config import RunConfig
+from pmal.data.batches import ImageBatches, ResidentImages
+from pmal.data.parts import Part
+from pmal.ensemble.classifier import Classifier
+from pmal.ensemble.embeddings import embed_images
+from pmal.ensemble.training import TrainingSet
+from pmal.errors import UsageError, unknown_name
+from pmal.mining.prototypes import PrototypeSet
+from pmal.optimization.learner import embed_prototypes
+from pmal.optimization.training import PrototypeTrainingSet
+from pmal.rejection.calibration import Calibration
+from pmal.rejection.model import OpenSetModel, Prototype, Rule
+from pmal.rejection.scores import LOGIT_SCORES, Reference, unknown_scores
+
+BANK_LIMIT = 50_000
+"""Training embeddings that `neighbors` looks at, evenly spaced where there are more: a bundle stays small."""
+READ_BATCH = 512
+
+
+def build_model(
+    network: Classifier,
+    data: TrainingSet,
+    prototypes: PrototypeSet | None,
+    held_out: Part | None,
+    config: RunConfig,
+    session: Session,
+) -> OpenSetModel:
+    """The model of a run. Without prototypes it has the scores of the logits alone."""
+    rule = Rule(default_score(config), config.rejection.accept, config.rejection.per_class)
+    names, reference, pictures = network.spec.class_names, None, None
+    total = (len(data.images) if prototypes else 0) + (len(held_out.images) if held_out else 0)
+    with session.display.stage("calibration", total, "images") as advance:
+        if prototypes is not None:
+            both = PrototypeTrainingSet(data.images, data.labels, data.ids, prototypes)
+            pictures = both.prototype_images()
+            table_KTD = embed_prototypes(network, pictures, prototypes.mask)
+            bank_ND = _training_embeddings(network, data.images, advance)
+            reference = Reference(table_KTD, prototypes.mask, config.optimization.distance, bank_ND)
+        calibration = _calibrate(network, reference, held_out, advance) if held_out else None
+    gallery = _gallery(prototypes) if prototypes else ()
+    pictures = None if pictures is None else pictures.cpu()
+    return OpenSetModel(network, names, rule, reference, gallery, pictures, calibration)
+
+
+def default_score(config: RunConfig) -> str:
+    """What `rejection.score = "auto"` stands for."""
+    if config.rejection.score != "auto":
+        return config.rejection.score
+    return "distance" if config.method == "pmal" else "logit"
+
+
+def check_score(config: RunConfig) -> None:
+    """Fail before any training where the model would not have the score that it is to reject by."""
+    score, pmal = default_score(config), config.method == "pmal"
+    valid = [*LOGIT_SCORES, *(("distance", "neighbors", "combined") if pmal else ())]
+    if score not in valid:
+        raise unknown_name(f"score of method {config.method}", score, valid)
+    if score == "combined" and not config.data.held_out:
+        raise UsageError("rejection.score = 'combined' is measured on held-out images: raise data.held_out")
+
+
+def _training_embeddings(network: Classifier, images: ImageBatches, advance: Advance) -> torch.Tensor:
+    if len(images) > BANK_LIMIT:
+        chosen = torch.linspace(0, len(images) - 1, BANK_LIMIT, dtype=torch.float64).long()
+        picked = list(images.stream(list(torch.split(chosen, READ_BATCH))))
+        images = ResidentImages(torch.cat(picked), picked[0].device)
+    z_ND, _ = embed_images(network, images, advance=advance)
+    return z_ND
+
+
+def _calibrate(
+    network: Classifier, reference: Reference | None, held_out: Part, advance: Advance
+) -> Calibration:
+    z_ND, logits_NK = embed_images(network, held_out.images, advance=advance)
+    return Calibration.fit(unknown_scores(z_ND, logits_NK, reference), logits_NK.argmax(dim=1))
+
+
+def _gallery(prototypes: PrototypeSet) -> tuple[tuple[Prototype, ...], ...]:
+    columns = (prototypes.ids, prototypes.log_r, prototypes.gap)
+    files = prototypes.files or tuple(str(i) for i in prototypes.ids.tolist())
+    rows = zip(*(column.tolist() for column in columns), files, prototypes.labels.tolist(), strict=True)
+    classes: list[list[Prototype]] = [[] for _ in range(prototypes.num_classes)]
+    for i, log_r, gap, file, label in rows:
+        classes[label].append(Prototype(i, file, log_r, gap))
+    return tuple(map(tuple, classes))

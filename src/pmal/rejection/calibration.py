@@ -1,0 +1,67 @@
+"""What held-out known images say about the scores, kept so that any acceptance rate can be asked for later.
+
+n held-out images.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from pmal.errors import unknown_name
+from pmal.rejection.scores import ScoreScale, combined_score
+from pmal.rejection.thresholds import Threshold, conformal_threshold, per_class_thresholds
+
+COMBINED = ("distance", "neighbors", "logit")
+"""What the combined score is made of, where a model has them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """Scores of held-out known images, by name, and what the network took each image for.
+
+    The combined score compares an image with some of them; so its own scores here are of the others alone.
+    """
+
+    scores: Mapping[str, torch.Tensor]
+    """float64 (n,); that of `combined` is shorter."""
+    predictions: torch.Tensor
+    """int64 (n,)"""
+    scale: ScoreScale | None
+    """What the combined score is measured by."""
+
+    @classmethod
+    def fit(cls, scores: Mapping[str, torch.Tensor], predictions: torch.Tensor) -> "Calibration":
+        """From all scores of held-out images. Every other image makes the scale of the combined score."""
+        parts = {name: scores[name] for name in COMBINED if name in scores}
+        even = torch.arange(len(predictions)) % 2 == 0
+        usable = {name: values for name, values in parts.items() if _has_spread(values[even])}
+        if len(usable) < 2 or even.all():
+            return cls(dict(scores), predictions, None)
+        scale = ScoreScale.fit({name: values[even] for name, values in usable.items()})
+        combined = combined_score({name: values[~even] for name, values in usable.items()}, scale)
+        return cls({**scores, "combined": combined}, predictions, scale)
+
+    def complete(self, scores: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The scores of other images, with the combined one."""
+        return {**scores, "combined": combined_score(scores, self.scale)} if self.scale else dict(scores)
+
+    def threshold(self, score: str, accept: float) -> Threshold:
+        """One for all classes."""
+        return conformal_threshold(self._of(score), accept)
+
+    def class_thresholds(self, score: str, accept: float, num_classes: int) -> tuple[Threshold, ...]:
+        """One per predicted class."""
+        known = self._of(score)
+        predictions = self.predictions[1::2] if len(known) < len(self.predictions) else self.predictions
+        return per_class_thresholds(known, predictions, num_classes, accept)
+
+    def _of(self, score: str) -> torch.Tensor:
+        if score not in self.scores:
+            raise unknown_name("score", score, self.scores)
+        return self.scores[score]
+
+
+def _has_spread(scores: torch.Tensor) -> bool:
+    finite = scores[scores.isfinite()]
+    return len(finite) > 1 and bool(finite.amax() > finite.amin())

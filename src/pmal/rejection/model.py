@@ -1,0 +1,167 @@
+"""The finished model: a network, what it compares images with, and where known ends.
+
+B images, K classes (the network's K0 and those added since), T prototypes of the class that has most,
+D channels, P prototypes in all.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pmal._runtime.progress import Advance
+from pmal.data.batches import ImageBatches, ResidentImages
+from pmal.ensemble.classifier import Classifier
+from pmal.ensemble.embeddings import embed_images
+from pmal.errors import DataError, UsageError, unknown_name
+from pmal.optimization.distances import attention_weights
+from pmal.rejection.calibration import Calibration
+from pmal.rejection.scores import LOGIT_SCORES, Reference, class_distances, unknown_scores
+from pmal.rejection.thresholds import decide
+
+UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Prototype:
+    """An image that stands for its class, as people find it."""
+
+    id: int
+    file: str
+    log_r: float
+    gap: float
+
+
+@dataclass(frozen=True)
+class Rule:
+    """By which score an image is rejected, and from where on."""
+
+    score: str
+    accept: float = 0.95
+    per_class: bool = False
+    threshold: float | None = None
+    """Set by hand, or found on a validation set. None: by calibration, for `accept`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """What a model says about B images."""
+
+    labels: Tensor
+    """Class of each image, -1 for unknown (B,)."""
+    nearest: Tensor
+    """Class that it was taken for before the threshold (B,)."""
+    scores: Mapping[str, Tensor]
+    """Every unknown score, float64 (B,) each; larger is more unknown."""
+    score: Tensor
+    """The one that decides."""
+    limits: Tensor
+    """The threshold that each image was held against (B,)."""
+    probabilities: Tensor
+    """Softmax over the network's own classes (B, K0)."""
+    z: Tensor
+    """Embeddings (B, D)."""
+
+
+@dataclass(frozen=True, eq=False)
+class OpenSetModel:
+    """Everything that a prediction needs; images in, answers out."""
+
+    classifier: Classifier
+    class_names: tuple[str, ...]
+    """The network's classes, then those added since."""
+    rule: Rule
+    reference: Reference | None = None
+    """Prototypes and training embeddings; none for a plain softmax classifier."""
+    gallery: tuple[tuple[Prototype, ...], ...] = ()
+    """The prototypes of each class by rank, in the order of `reference`."""
+    pictures: Tensor | None = None
+    """uint8 (P, C, H, W) of all prototypes, by class and then by rank."""
+    calibration: Calibration | None = None
+
+    @property
+    def added(self) -> int:
+        """How many classes the network was not trained on."""
+        return len(self.class_names) - len(self.classifier.spec.class_names)
+
+    @property
+    def score_names(self) -> tuple[str, ...]:
+        """The scores that this model can be asked for."""
+        if self.added:
+            return ("distance",)
+        names = [*LOGIT_SCORES, *(("distance", "neighbors") if self.reference else ())]
+        return (*names, "combined") if self.calibration and self.calibration.scale else tuple(names)
+
+    def scores(self, z_BD: Tensor, logits_BK: Tensor) -> dict[str, Tensor]:
+        """Every score of embedded images."""
+        found = unknown_scores(z_BD, logits_BK, self.reference)
+        found = self.calibration.complete(found) if self.calibration else found
+        return {name: found[name] for name in self.score_names}
+
+    def answer(self, images: Tensor | ImageBatches, advance: Advance | None = None) -> Answers:
+        """Classes and scores of uint8 images (B, C, H, W) of the model's size and channels."""
+        if isinstance(images, Tensor):
+            self._check_images(images)
+            images = ResidentImages(images, self.classifier.mean.device)
+        return self.answer_embedded(*embed_images(self.classifier, images, advance=advance))
+
+    def answer_embedded(self, z_BD: Tensor, logits_BK: Tensor) -> Answers:
+        """The same, of embeddings and logits."""
+        scores, nearest_B = self.scores(z_BD, logits_BK), self.nearest_class(z_BD, logits_BK)
+        score_B, limits = scores[self._score()], self.limits()
+        labels_B = torch.from_numpy(decide(nearest_B, score_B, limits.numpy()))
+        probabilities_BK = logits_BK.double().softmax(dim=1)
+        return Answers(labels_B, nearest_B, scores, score_B, limits[nearest_B], probabilities_BK, z_BD)
+
+    def nearest_class(self, z_BD: Tensor, logits_BK: Tensor) -> Tensor:
+        """The network's class; an added one where its prototypes are nearer than those of all others.
+
+        So an added class takes images from the others, but never moves one between them.
+        """
+        own_B = logits_BK.argmax(dim=1)
+        if not self.added or self.reference is None:
+            return own_B
+        nearest_B = class_distances(z_BD, self.reference).argmin(dim=1)
+        return nearest_B.where(nearest_B >= logits_BK.shape[1], own_B)
+
+    def limits(self) -> Tensor:
+        """The threshold of each class, float64 (K,)."""
+        rule, count = self.rule, len(self.class_names)
+        if rule.threshold is not None:
+            return torch.full((count,), rule.threshold, dtype=torch.float64)
+        if self.calibration is None:
+            raise UsageError(
+                "this model has no threshold, because no images were held out (data.held_out = 0): "
+                "set one, or fit with a share held out"
+            )
+        if rule.per_class:
+            found = self.calibration.class_thresholds(self._score(), rule.accept, count)
+        else:
+            found = (self.calibration.threshold(self._score(), rule.accept),) * count
+        return torch.tensor([threshold.value for threshold in found], dtype=torch.float64)
+
+    def attention(self, z_BD: Tensor, classes_B: Tensor) -> Tensor:
+        """The share of each prototype in its class's answer, for one class per image: (B, T)."""
+        if self.reference is None:
+            raise UsageError("this model has no prototypes: fit one with method pmal to see them")
+        prototypes_KTD, mask_KT = self.reference.prototypes_KTD.double(), self.reference.mask_KT
+        weights_BT = torch.zeros(len(z_BD), mask_KT.shape[1], dtype=torch.float64)
+        for k in classes_B.unique().tolist():
+            asked = classes_B == k
+            one = slice(k, k + 1)
+            found_B1T = attention_weights(z_BD[asked].double(), prototypes_KTD[one], mask_KT[one])
+            weights_BT[asked] = found_B1T[:, 0]
+        return weights_BT
+
+    def _score(self) -> str:
+        if self.rule.score not in self.score_names:
+            raise unknown_name("score of this model", self.rule.score, self.score_names)
+        return self.rule.score
+
+    def _check_images(self, images: Tensor) -> None:
+        spec = self.classifier.spec
+        expected = (spec.channels, spec.image_size, spec.image_size)
+        if tuple(images.shape[1:]) != expected:
+            got = tuple(images.shape)
+            raise DataError(f"images have shape {got}: this model takes (B, C, H, W) with {expected}")

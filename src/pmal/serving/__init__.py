@@ -1,0 +1,1 @@
+"""The finished model at work: its bundle, answers about images, export and service."""

@@ -1,0 +1,75 @@
+"""Thresholds from held-out scores, and the combined score that half of them are the scale of."""
+
+import numpy as np
+import pytest
+import torch
+
+from pmal.errors import UsageError
+from pmal.rejection.calibration import Calibration
+from pmal.rejection.scores import ScoreScale, combined_score
+from pmal.rejection.thresholds import conformal_threshold, per_class_thresholds
+
+
+def draw(n, seed=0):
+    random = torch.Generator().manual_seed(seed)
+    scores = {name: torch.randn(n, generator=random).double() for name in ("logit", "distance", "neighbors")}
+    return scores, torch.randint(3, (n,), generator=random)
+
+
+def test_thresholds_are_those_of_the_scores():
+    scores, predictions = draw(200)
+    found = Calibration.fit(scores, predictions)
+    assert found.threshold("distance", 0.9) == conformal_threshold(scores["distance"], 0.9)
+    per_class = found.class_thresholds("distance", 0.9, 3)
+    assert per_class == per_class_thresholds(scores["distance"], predictions, 3, 0.9)
+
+
+def test_the_combined_threshold_rests_on_images_that_did_not_make_its_scale():
+    scores, predictions = draw(200)
+    found = Calibration.fit(scores, predictions)
+    scale = ScoreScale.fit({name: values[::2] for name, values in scores.items()})
+    others = combined_score({name: values[1::2] for name, values in scores.items()}, scale)
+    torch.testing.assert_close(found.scores["combined"], others)
+    others = found.scores["combined"]
+    assert found.threshold("combined", 0.9) == conformal_threshold(others, 0.9)
+    by_class = found.class_thresholds("combined", 0.9, 3)
+    assert by_class == per_class_thresholds(others, predictions[1::2], 3, 0.9)
+
+
+@pytest.mark.parametrize("score", ["distance", "combined"])
+def test_new_known_images_are_accepted_as_often_as_promised(score):
+    """Over many draws of both, the share is the promise, up to what chance allows."""
+    shares = []
+    for seed in range(300):
+        found = Calibration.fit(*draw(99, seed))
+        new = found.complete(draw(50, 10_000 + seed)[0])[score]
+        shares.append(float((new <= found.threshold(score, 0.9).value).double().mean()))
+    error = np.std(shares) / np.sqrt(len(shares))
+    assert 0.9 - 4 * error <= np.mean(shares) <= 0.93
+
+
+def test_other_images_get_the_combined_score():
+    found = Calibration.fit(*draw(60))
+    new, _ = draw(7, seed=5)
+    assert torch.equal(found.complete(new)["combined"], combined_score(new, found.scale))
+
+
+def test_more_unknown_in_every_score_is_more_unknown_combined():
+    found = Calibration.fit(*draw(60))
+    new, _ = draw(7, seed=5)
+    farther = {name: values + 1 for name, values in new.items()}
+    assert (found.complete(farther)["combined"] > found.complete(new)["combined"]).all()
+
+
+def test_without_two_scores_to_combine_there_is_no_combined_one():
+    scores, predictions = draw(60)
+    flat = dict.fromkeys(("distance", "neighbors"), torch.zeros(60))
+    for few in ({"logit": scores["logit"]}, {**scores, **flat}):
+        found = Calibration.fit({name: values.double() for name, values in few.items()}, predictions)
+        assert found.scale is None
+        assert "combined" not in found.complete(few)
+
+
+def test_a_score_it_does_not_have_is_named():
+    with pytest.raises(UsageError, match="unknown score 'distence': did you mean 'distance'"):
+        Calibration.fit(*draw(60)).threshold("distence", 0.9)

@@ -1,0 +1,147 @@
+"""Answers of a small untrained network: who decides, by what score, and what a threshold changes."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+
+from pmal.config import EncoderConfig
+from pmal.data.batches import ResidentImages
+from pmal.ensemble.classifier import Classifier, ClassifierSpec
+from pmal.ensemble.embeddings import embed_images
+from pmal.errors import DataError, UsageError
+from pmal.optimization import point_to_set_distance
+from pmal.rejection.calibration import Calibration
+from pmal.rejection.model import OpenSetModel, Prototype, Rule
+from pmal.rejection.scores import Reference, unknown_scores
+from pmal.rejection.thresholds import conformal_threshold
+
+CPU = torch.device("cpu")
+NAMES = ("ant", "bee", "cow")
+
+
+def pictures(n, seed=0):
+    random = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, (n, 1, 12, 12), dtype=torch.uint8, generator=random)
+
+
+@pytest.fixture(scope="module")
+def network():
+    torch.manual_seed(0)
+    return Classifier(ClassifierSpec(EncoderConfig("small"), NAMES, 12, 1)).eval()
+
+
+@pytest.fixture(scope="module")
+def model(network):
+    bank_ND, _ = embed_images(network, ResidentImages(pictures(30, 1), CPU))
+    mask_KT = torch.tensor([[True, True], [True, False], [True, True]])
+    reference = Reference(bank_ND[:6].view(3, 2, -1) * mask_KT[..., None], mask_KT, "point-to-set", bank_ND)
+    gallery = tuple(
+        tuple(Prototype(10 * k + t, f"{k}/{t}.png", -0.1, 1.0) for t in range(int(row.sum())))
+        for k, row in enumerate(mask_KT)
+    )
+    z_ND, logits_NK = embed_images(network, ResidentImages(pictures(40, 2), CPU))
+    calibration = Calibration.fit(unknown_scores(z_ND, logits_NK, reference), logits_NK.argmax(dim=1))
+    return OpenSetModel(
+        network, NAMES, Rule("distance", 0.5), reference, gallery, pictures(5, 1), calibration
+    )
+
+
+def test_decides_by_the_score_of_its_rule(network, model):
+    images = pictures(20, 3)
+    answers = model.answer(images)
+    z_BD, logits_BK = network.embed(images)
+    expected = unknown_scores(z_BD.detach(), logits_BK.detach(), model.reference)
+    torch.testing.assert_close(answers.scores["neighbors"], expected["neighbors"])
+    assert torch.equal(answers.score, answers.scores["distance"])
+    limit = conformal_threshold(model.calibration.scores["distance"], 0.5).value
+    assert set(answers.limits.tolist()) == {limit}
+    assert torch.equal(answers.labels, answers.nearest.where(answers.score <= limit, -1))
+    assert 0 < int((answers.labels < 0).sum()) < 20
+    torch.testing.assert_close(answers.probabilities, logits_BK.detach().double().softmax(1))
+
+
+@pytest.mark.parametrize("score", ["probability", "logit", "energy", "distance", "neighbors", "combined"])
+def test_a_stricter_rule_rejects_more(model, score):
+    images = pictures(20, 3)
+    rejected = [
+        int((dataclasses.replace(model, rule=Rule(score, accept)).answer(images).labels < 0).sum())
+        for accept in (0.95, 0.6, 0.2)
+    ]
+    assert rejected == sorted(rejected)
+    assert rejected[0] < rejected[2]
+
+
+def test_a_threshold_set_by_hand_goes_before_calibration(model):
+    images = pictures(20, 3)
+    for threshold, label in ((-1.0, True), (3.0, False)):
+        rule = Rule("distance", threshold=threshold)
+        labels = dataclasses.replace(model, rule=rule).answer(images).labels
+        assert bool((labels < 0).all()) == label
+
+
+def test_thresholds_per_class(model):
+    rule = Rule("distance", 0.5, per_class=True)
+    found = dataclasses.replace(model, rule=rule).limits()
+    expected = model.calibration.class_thresholds("distance", 0.5, 3)
+    assert found.tolist() == [threshold.value for threshold in expected]
+
+
+def test_attention_is_the_share_in_the_distance(model):
+    """The weights put together again give the distance that decided."""
+    answers = model.answer(pictures(4, 3))
+    weights_BT = model.attention(answers.z, answers.nearest)
+    distance_BK = point_to_set_distance(
+        answers.z.double(), model.reference.prototypes_KTD.double(), model.reference.mask_KT
+    )
+    for b, k in enumerate(answers.nearest.tolist()):
+        attended = weights_BT[b] @ model.reference.prototypes_KTD[k].double()
+        cosine = torch.cosine_similarity(answers.z[b].double(), attended, dim=0)
+        assert 1 - float(cosine) == pytest.approx(float(distance_BK[b, k]), abs=1e-9)
+        assert float(weights_BT[b].sum()) == pytest.approx(1)
+
+
+def test_an_added_class_takes_images_but_moves_none_between_the_others(model):
+    images = pictures(20, 3)
+    before = model.answer(images)
+    new_1TD = before.z[:2][None]
+    reference = dataclasses.replace(
+        model.reference,
+        prototypes_KTD=torch.cat([model.reference.prototypes_KTD, new_1TD]),
+        mask_KT=torch.cat([model.reference.mask_KT, torch.tensor([[True, True]])]),
+    )
+    grown = dataclasses.replace(model, class_names=(*NAMES, "dog"), reference=reference)
+    after = grown.answer(images)
+    assert grown.score_names == ("distance",)
+    taken = after.nearest == 3
+    assert taken[:2].all()
+    assert torch.equal(after.nearest[~taken], before.nearest[~taken])
+
+
+def test_a_plain_classifier_has_the_scores_of_its_logits(network):
+    plain = OpenSetModel(network, NAMES, Rule("logit", threshold=math.inf))
+    assert plain.score_names == ("probability", "logit", "energy")
+    assert (plain.answer(pictures(3)).labels >= 0).all()
+    with pytest.raises(UsageError, match="no prototypes: fit one with method pmal"):
+        plain.attention(torch.zeros(1, 128), torch.zeros(1).long())
+
+
+def test_without_threshold_or_score_it_says_what_to_do(network, model):
+    with pytest.raises(UsageError, match="no threshold, because no images were held out"):
+        OpenSetModel(network, NAMES, Rule("logit")).answer(pictures(3))
+    with pytest.raises(UsageError, match="unknown score of this model 'distance'"):
+        OpenSetModel(network, NAMES, Rule("distance", threshold=1.0)).answer(pictures(3))
+
+
+def test_images_of_another_shape_are_refused(model):
+    with pytest.raises(DataError, match=r"shape \(2, 3, 12, 12\): this model takes .* \(1, 12, 12\)"):
+        model.answer(torch.zeros(2, 3, 12, 12, dtype=torch.uint8))
+
+
+def test_a_broken_embedding_is_unknown(model):
+    z_BD, logits_BK = torch.zeros(2, 128), torch.zeros(2, 3)
+    z_BD[0], logits_BK[0, 0] = math.nan, math.nan
+    for score in model.score_names:
+        rule = Rule(score, threshold=math.inf)
+        assert dataclasses.replace(model, rule=rule).answer_embedded(z_BD, logits_BK).labels[0] == -1
