@@ -7,6 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pmal.estimator import OpenSetClassifier
+    from pmal.estimator_checks import check_open_set_estimator
     from pmal.geometry import topology_robustness
     from pmal.mining import PrototypeSet, filter_diverse, mine_prototypes, select_candidates
     from pmal.optimization import point_to_set_distance, prototype_margin_loss
@@ -15,8 +17,10 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "OpenSetClassifier",
     "PrototypeSet",
     "auroc",
+    "check_open_set_estimator",
     "filter_diverse",
     "fpr_at_tpr",
     "macro_f1",
@@ -29,6 +33,8 @@ __all__ = [
 ]
 
 _HOMES = {
+    "pmal.estimator": ("OpenSetClassifier",),
+    "pmal.estimator_checks": ("check_open_set_estimator",),
     "pmal.geometry": ("topology_robustness",),
     "pmal.mining": ("PrototypeSet", "filter_diverse", "mine_prototypes", "select_candidates"),
     "pmal.optimization": ("point_to_set_distance", "prototype_margin_loss"),

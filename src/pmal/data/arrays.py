@@ -4,12 +4,16 @@ Nothing is changed in place. Every refusal names the sample or the shape, and th
 """
 
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from pmal.data.samples import ArrayStore, Pixels, PixelStore, Vectors, VectorStore
+from pmal.data.batches import Plan
+from pmal.data.loading import load_images
+from pmal.data.samples import ArrayStore, Pixels, PixelStore, Samples, Vectors, VectorStore
 from pmal.data.sources.folder import FileStore
 from pmal.errors import DataError
 
@@ -17,13 +21,35 @@ NAME = "X"
 _TO_PIXELS = "pass uint8 pixels, from 0 to 1 as (255 * X).round().astype('uint8')"
 
 
-def image_store(images: Any) -> PixelStore:
+class ReadSamples:
+    """Samples read batch by batch, as a model asks for them. One that cannot be read is an error here."""
+
+    def __init__(self, samples: Samples, size: int, channels: int, device: torch.device) -> None:
+        self.samples, self.size, self.channels, self.device = samples, size, channels, device
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def stream(self, plan: Plan) -> Iterator[torch.Tensor]:
+        for positions in plan:
+            batch = self.samples.at(positions.numpy())
+            loaded = load_images(batch, size=self.size, channels=self.channels)
+            if loaded.quarantine:
+                bad = loaded.quarantine[0]
+                raise DataError(f"{bad.name}: {bad.reason}")
+            yield loaded.images.to(self.device)
+
+    def fingerprint(self) -> str:
+        return ""
+
+
+def image_store(images: Any, origin: str = NAME) -> PixelStore:
     """Images (N, H, W) or (N, H, W, C) of uint8, or a list of paths of image files."""
     paths = _paths(images)
-    return ArrayStore(NAME, _pixels(images)) if paths is None else FileStore("", paths)
+    return ArrayStore(origin, _pixels(images)) if paths is None else FileStore("", paths)
 
 
-def vector_store(vectors: Any) -> VectorStore:
+def vector_store(vectors: Any, origin: str = NAME) -> VectorStore:
     """Embeddings (N, D) of real numbers, kept in single precision."""
     array = _array(vectors)
     if array.ndim != 2 or not array.size or array.dtype.kind not in "fiu":
@@ -36,7 +62,7 @@ def vector_store(vectors: Any) -> VectorStore:
     if len(bad):
         count = f"({len(bad)} such samples)"
         raise DataError(f"{NAME}[{bad[0]}] has NaN or infinite values {count}: leave them out or embed again")
-    return VectorStore(NAME, single)
+    return VectorStore(origin, single)
 
 
 def _paths(images: Any) -> list[str] | None:
@@ -44,11 +70,15 @@ def _paths(images: Any) -> list[str] | None:
     if isinstance(images, str | os.PathLike):
         raise DataError(f"{NAME} is one path: pass a list, [{str(images)!r}]")
     given = images.tolist() if isinstance(images, np.ndarray) and images.dtype.kind in "OU" else images
-    if not isinstance(given, list | tuple) or not any(isinstance(entry, str | os.PathLike) for entry in given):
+    if not isinstance(given, list | tuple) or not any(
+        isinstance(entry, str | os.PathLike) for entry in given
+    ):
         return None
     for place, entry in enumerate(given):
         if not isinstance(entry, str | os.PathLike):
-            raise DataError(f"{NAME}[{place}] is a {type(entry).__name__}: in a list of paths, pass paths only")
+            raise DataError(
+                f"{NAME}[{place}] is a {type(entry).__name__}: in a list of paths, pass paths only"
+            )
     return [os.fspath(entry) for entry in given]
 
 
@@ -64,7 +94,9 @@ def _pixels(images: Any) -> Pixels:
     if not array.size or not (array.ndim == 3 or (array.ndim == 4 and array.shape[3] in (1, 3))):
         raise DataError(f"{shape}: pass images of shape (N, H, W) or (N, H, W, C) with C = 1 or 3")
     if array.dtype != np.uint8:
-        raise DataError(f"{shape}: {_TO_PIXELS if array.dtype.kind == 'f' else 'pass uint8 pixels, 0 to 255'}")
+        raise DataError(
+            f"{shape}: {_TO_PIXELS if array.dtype.kind == 'f' else 'pass uint8 pixels, 0 to 255'}"
+        )
     pixels: Pixels = array[:, :, :, None] if array.ndim == 3 else array
     return pixels
 

@@ -56,7 +56,9 @@ def load_images(
             advance(len(samples))
         return Loaded(held, samples, [])
     if channels not in (1, 3):
-        raise UsageError(f"the model takes embeddings of {channels} numbers, not images: see docs/estimator.md")
+        raise UsageError(
+            f"the model takes embeddings of {channels} numbers, not images: see docs/estimator.md"
+        )
     fitted = np.empty((len(samples), channels, size, size), dtype=np.uint8)
 
     def keep(position: int, pixels: Pixels) -> None:

@@ -82,6 +82,21 @@ def make_task(source: Source, split: Split, config: DataConfig) -> Task:
     return task
 
 
+def learning_task(samples: Samples, name: str, config: DataConfig) -> Task:
+    """All classes known, all samples to learn from but those held out; nothing is measured."""
+    train, held_out = hold_out(samples, config.held_out)
+    task = Task(
+        split=all_known(len(samples.class_names)),
+        train=train,
+        held_out=held_out if len(held_out) else None,
+        test=None,
+        unknown=None,
+        flip=_flip(config.flip, digits=False),
+    )
+    _check(task, name)
+    return task
+
+
 def hold_out(samples: Samples, share: float) -> tuple[Samples, Samples]:
     """All but a share of every class, and that share.
 

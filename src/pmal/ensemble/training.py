@@ -24,7 +24,7 @@ from pmal.ensemble.optimizers import WeightAverage, learning_rate, make_optimize
 from pmal.ensemble.steps import EagerStep, GraphStep, Objective, Step, compiled
 from pmal.errors import DataError, PmalError
 
-COMPILE_STEPS = 20_000
+COMPILE_STEPS = 10_000
 """Trainings of at least so many steps are compiled: it takes about 20 s, and gains a third of every step."""
 LOSS_CHECK_STEPS = 100
 """How often the losses of a GPU are looked at: each look makes the host wait for it."""

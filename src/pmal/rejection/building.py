@@ -78,7 +78,8 @@ def _calibrate(
     network: Classifier, reference: Reference | None, held_out: Part, advance: Advance
 ) -> Calibration:
     z_ND, logits_NK = embed_images(network, held_out.images, advance=advance)
-    return Calibration.fit(unknown_scores(z_ND, logits_NK, reference), logits_NK.argmax(dim=1))
+    found = Calibration.fit(unknown_scores(z_ND, logits_NK, reference), logits_NK.argmax(dim=1))
+    return found.keeping(z_ND, held_out.labels(torch.device("cpu")))
 
 
 def _gallery(prototypes: PrototypeSet) -> tuple[tuple[Prototype, ...], ...]:

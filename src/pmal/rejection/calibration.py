@@ -4,7 +4,7 @@ n held-out images.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -12,6 +12,8 @@ from pmal.errors import unknown_name
 from pmal.rejection.scores import ScoreScale, combined_score
 from pmal.rejection.thresholds import Threshold, conformal_threshold, per_class_thresholds
 
+EMBEDDINGS_LIMIT = 10_000
+"""Embeddings that are kept at most: a bundle stays small."""
 COMBINED = ("distance", "neighbors", "logit")
 """What the combined score is made of, where a model has them."""
 
@@ -29,6 +31,10 @@ class Calibration:
     """int64 (n,)"""
     scale: ScoreScale | None
     """What the combined score is measured by."""
+    z: torch.Tensor | None = None
+    """Embeddings (m, D) of m <= n of the images: what a class that is added later is measured on."""
+    labels: torch.Tensor | None = None
+    """int64 (m,): the classes of these, where they are known."""
 
     @classmethod
     def fit(cls, scores: Mapping[str, torch.Tensor], predictions: torch.Tensor) -> "Calibration":
@@ -41,6 +47,12 @@ class Calibration:
         scale = ScoreScale.fit({name: values[even] for name, values in usable.items()})
         combined = combined_score({name: values[~even] for name, values in usable.items()}, scale)
         return cls({**scores, "combined": combined}, predictions, scale)
+
+    def keeping(self, z_ND: torch.Tensor, labels_N: torch.Tensor | None) -> "Calibration":
+        """The same with embeddings and labels of the images, evenly spaced ones where there are many."""
+        step = -(-len(z_ND) // EMBEDDINGS_LIMIT)
+        labels = None if labels_N is None else labels_N[::step].clone()
+        return replace(self, z=z_ND[::step].clone(), labels=labels)
 
     def complete(self, scores: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """The scores of other images, with the combined one."""

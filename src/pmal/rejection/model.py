@@ -109,10 +109,17 @@ class OpenSetModel:
     def answer_embedded(self, z_BD: Tensor, logits_BK: Tensor) -> Answers:
         """The same, of embeddings and logits."""
         scores, nearest_B = self.scores(z_BD, logits_BK), self.nearest_class(z_BD, logits_BK)
-        score_B, limits = scores[self._score()], self.limits()
+        score_B, limits = scores[self.deciding_score()], self.limits()
         labels_B = torch.from_numpy(decide(nearest_B, score_B, limits.numpy()))
         probabilities_BK = logits_BK.double().softmax(dim=1)
         return Answers(labels_B, nearest_B, scores, score_B, limits[nearest_B], probabilities_BK, z_BD)
+
+    @torch.no_grad()
+    def logits(self, z_BD: Tensor) -> Tensor:
+        """Of embeddings, by the network's head, (B, K0)."""
+        head = self.classifier.head
+        logits_BK: Tensor = head(z_BD.to(head.weight)).float().cpu()
+        return logits_BK
 
     def nearest_class(self, z_BD: Tensor, logits_BK: Tensor) -> Tensor:
         """The network's class; an added one where its prototypes are nearer than those of all others.
@@ -125,6 +132,12 @@ class OpenSetModel:
         nearest_B = class_distances(z_BD, self.reference).argmin(dim=1)
         return nearest_B.where(nearest_B >= logits_BK.shape[1], own_B)
 
+    def deciding_score(self) -> str:
+        """The score of the rule, which this model must have."""
+        if self.rule.score not in self.score_names:
+            raise unknown_name("score of this model", self.rule.score, self.score_names)
+        return self.rule.score
+
     def limits(self) -> Tensor:
         """The threshold of each class, float64 (K,)."""
         rule, count = self.rule, len(self.class_names)
@@ -136,9 +149,9 @@ class OpenSetModel:
                 "set one, or fit with a share held out"
             )
         if rule.per_class:
-            found = self.calibration.class_thresholds(self._score(), rule.accept, count)
+            found = self.calibration.class_thresholds(self.deciding_score(), rule.accept, count)
         else:
-            found = (self.calibration.threshold(self._score(), rule.accept),) * count
+            found = (self.calibration.threshold(self.deciding_score(), rule.accept),) * count
         return torch.tensor([threshold.value for threshold in found], dtype=torch.float64)
 
     def attention(self, z_BD: Tensor, classes_B: Tensor) -> Tensor:
@@ -154,14 +167,9 @@ class OpenSetModel:
             weights_BT[asked] = found_B1T[:, 0]
         return weights_BT
 
-    def _score(self) -> str:
-        if self.rule.score not in self.score_names:
-            raise unknown_name("score of this model", self.rule.score, self.score_names)
-        return self.rule.score
-
     def _check_images(self, images: Tensor) -> None:
         spec = self.classifier.spec
         expected = (spec.channels, spec.image_size, spec.image_size)
-        if tuple(images.shape[1:]) != expected:
-            got = tuple(images.shape)
-            raise DataError(f"images have shape {got}: this model takes (B, C, H, W) with {expected}")
+        if tuple(images.shape[1:]) != expected or images.dtype != spec.dtype:
+            got, wanted = f"{images.dtype} of shape {tuple(images.shape)}", f"{spec.dtype} (B, C, H, W)"
+            raise DataError(f"images are {got}: this model takes {wanted} with {expected}")

@@ -5,6 +5,7 @@ N training images.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -43,8 +44,10 @@ def collect(model: OpenSetModel) -> dict[str, dict[str, Tensor]]:
     elif model.gallery or model.pictures is not None:
         raise UsageError("a gallery or pictures without a reference: pass the prototypes' embeddings, too")
     if model.calibration is not None:
-        scores = {f"{_SCORE}{name}": values for name, values in model.calibration.scores.items()}
-        files[CALIBRATION] = {"predictions": model.calibration.predictions, **scores}
+        held = model.calibration
+        scores = {f"{_SCORE}{name}": values for name, values in held.scores.items()}
+        kept = {name: t for name, t in (("z", held.z), ("labels", held.labels)) if t is not None}
+        files[CALIBRATION] = {"predictions": held.predictions, **scores, **kept}
     return {file: {name: _plain(t) for name, t in named.items()} for file, named in files.items()}
 
 
@@ -57,7 +60,9 @@ def assemble(record: Record, tensors: Mapping[str, Mapping[str, Tensor]], folder
         reference = _reference(record, record.distance, named, int(network.encoder.num_features), path)
         pictures = _pictures(record, named, reference.mask_KT, path)
     if record.held_out is not None:
-        calibration = _calibration(record, record.held_out, tensors[CALIBRATION], folder / CALIBRATION)
+        path, named = folder / CALIBRATION, tensors[CALIBRATION]
+        calibration = _calibration(record, record.held_out, named, path)
+        calibration = _embeddings(record, calibration, named, int(network.encoder.num_features), path)
     model = OpenSetModel(
         network, record.class_names, record.rule, reference, record.gallery, pictures, calibration
     )
@@ -112,7 +117,13 @@ def _pictures(record: Record, tensors: Mapping[str, Tensor], mask_KT: Tensor, pa
     pictures = tensors.get("pictures")
     if pictures is not None:
         size = pictures.shape[2:] if pictures.ndim == 4 else (0, 0)
-        _check(path, "pictures", pictures, (torch.uint8,), (int(mask_KT.sum()), record.spec.channels, *size))
+        _check(
+            path,
+            "pictures",
+            pictures,
+            (record.spec.dtype,),
+            (int(mask_KT.sum()), record.spec.channels, *size),
+        )
     return pictures
 
 
@@ -123,7 +134,7 @@ def _calibration(record: Record, held_out: int, tensors: Mapping[str, Tensor], p
         "predictions",
         *(f"{_SCORE}{name}" for name in (record.scale.quantiles if record.scale else ())),
     }
-    _check_names(tensors, needed, {f"{_SCORE}{name}" for name in valid}, path)
+    _check_names(tensors, needed, {"z", "labels", *(f"{_SCORE}{name}" for name in valid)}, path)
     predictions = tensors["predictions"]
     _check(path, "predictions", predictions, (torch.int64,), (held_out,))
     if ((predictions < 0) | (predictions >= len(record.class_names))).any():
@@ -134,6 +145,20 @@ def _calibration(record: Record, held_out: int, tensors: Mapping[str, Tensor], p
         half = name == "combined" and values.numel() != held_out
         _check(path, f"{_SCORE}{name}", values, (torch.float64,), (held_out // 2 if half else held_out,))
     return Calibration(scores, predictions, record.scale)
+
+
+def _embeddings(
+    record: Record, calibration: Calibration, tensors: Mapping[str, Tensor], channels: int, path: Path
+) -> Calibration:
+    """With the embeddings and labels of some of its images, where they were kept."""
+    z_ND, labels_N = tensors.get("z"), tensors.get("labels")
+    if z_ND is not None:
+        _check(path, "z", z_ND, _FLOATS, (_length(z_ND, 0), channels))
+    if labels_N is not None:
+        _check(path, "labels", labels_N, (torch.int64,), (0 if z_ND is None else len(z_ND),))
+        if ((labels_N < 0) | (labels_N >= len(record.class_names))).any():
+            raise DataError(f"{path}: labels of a class that {RECORD} does not list")
+    return replace(calibration, z=z_ND, labels=labels_N)
 
 
 def _length(tensor: Tensor, dim: int) -> int:

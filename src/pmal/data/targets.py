@@ -91,7 +91,9 @@ def read_labels(y: Any, count: int) -> Labels:
     """
     array = np.asarray(y.detach().cpu() if hasattr(y, "detach") else y)
     if array.shape != (count,):
-        raise DataError(f"y has shape {array.shape} for {count} samples: pass one label each, of shape ({count},)")
+        raise DataError(
+            f"y has shape {array.shape} for {count} samples: pass one label each, of shape ({count},)"
+        )
     if array.dtype.kind in "iub":
         return array.astype(np.int64)
     if array.dtype.kind == "f" and np.isfinite(array).all() and (array == np.floor(array)).all():

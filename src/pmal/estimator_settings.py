@@ -1,0 +1,90 @@
+"""The options of `OpenSetClassifier` as the settings of a run, and back."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from pmal.config import RunConfig, build, merge, read_recipe
+from pmal.data.sources.registry import SAMPLE, is_named
+from pmal.errors import UsageError
+from pmal.rejection.model import OpenSetModel
+
+PRECOMPUTED = "precomputed"
+ARRAYS = "arrays"
+"""What stands for a source where samples came as arrays."""
+
+_OPTIONS = {
+    "method": ("method",),
+    "encoder": ("encoder", "name"),
+    "score": ("rejection", "score"),
+    "accept": ("rejection", "accept"),
+    "per_class_threshold": ("rejection", "per_class"),
+    "held_out": ("data", "held_out"),
+    "epochs": ("training", "epochs"),
+    "prototypes_per_class": ("mining", "per_class"),
+}
+_ELSEWHERE = {"random_state": ("seed",), "fit(source)": ("data", "source")}
+_OF_THIS_MACHINE = ("device", "data_root", "verbose")
+
+
+def estimator_config(params: Mapping[str, Any], source: str, seed: int) -> RunConfig:
+    """The recipe, then `settings`, then the options by name. What an option stands for has no second way."""
+    extra = params["settings"] or {}
+    for option, place in (_OPTIONS | _ELSEWHERE).items():
+        if _has(extra, place):
+            raise UsageError(f"settings: {'.'.join(place)} has its own place: use {option}")
+    named: dict[str, Any] = {"seed": seed, "data": {"source": _absolute(source)}}
+    for option, place in _OPTIONS.items():
+        if params[option] is not None:
+            named = merge(named, _nested(place, _plain(params[option])))
+    if params["method"] != "pmal" and params["score"] == "distance":
+        named["rejection"]["score"] = "auto"
+    return build(RunConfig, merge(read_recipe(params["recipe"] or _recipe(params, source)), extra, named))
+
+
+def saved_params(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that say what the classifier is, as JSON has them; not those of the machine it was fitted on."""
+    kept = {name: _plain(value) for name, value in params.items() if name not in _OF_THIS_MACHINE}
+    return kept | {"random_state": kept["random_state"] if isinstance(kept["random_state"], int) else None}
+
+
+def model_params(model: OpenSetModel) -> dict[str, Any]:
+    """The options of a classifier that holds this model, as far as the model knows them."""
+    rule = model.rule
+    return {
+        "method": "softmax" if model.reference is None else "pmal",
+        "encoder": model.classifier.spec.encoder.name,
+        "score": rule.score,
+        "accept": rule.accept,
+        "per_class_threshold": rule.per_class,
+    }
+
+
+def _recipe(params: Mapping[str, Any], source: str) -> str:
+    if params["encoder"] == PRECOMPUTED:
+        return PRECOMPUTED
+    return "sample" if source == SAMPLE else "standard"
+
+
+def _absolute(source: str) -> str:
+    """A path that stays right from any folder; names stay names."""
+    path = os.path.abspath(os.path.expanduser(source))
+    return source if source == ARRAYS or is_named(source) or not os.path.exists(path) else path
+
+
+def _has(settings: Mapping[str, Any], place: tuple[str, ...]) -> bool:
+    head, *rest = place
+    inner = settings.get(head)
+    return head in settings and (not rest or (isinstance(inner, Mapping) and _has(inner, tuple(rest))))
+
+
+def _nested(place: tuple[str, ...], value: Any) -> dict[str, Any]:
+    for name in reversed(place):
+        value = {name: value}
+    found: dict[str, Any] = value
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """A number of numpy, as a parameter search draws it, as one of Python."""
+    return value.item() if hasattr(value, "item") and not isinstance(value, Mapping) else value

@@ -1,0 +1,27 @@
+"""Another threshold for a finished model, from samples that it was not trained on."""
+
+from dataclasses import replace
+
+from torch import Tensor
+
+from pmal.rejection.calibration import Calibration
+from pmal.rejection.model import OpenSetModel
+from pmal.rejection.scores import unknown_scores
+from pmal.rejection.thresholds import best_f1_threshold
+
+
+def recalibrated(
+    model: OpenSetModel, z_ND: Tensor, logits_NK: Tensor, labels_N: Tensor | None
+) -> OpenSetModel:
+    """With unknown samples among them (label -1), the threshold of the best macro-F1; else a conformal one.
+
+    labels_N None: all are known, and which classes they have is not needed.
+    """
+    nearest_N = model.nearest_class(z_ND, logits_NK)
+    if labels_N is not None and (labels_N < 0).any():
+        score_N = model.scores(z_ND, logits_NK)[model.deciding_score()]
+        best = best_f1_threshold(labels_N, nearest_N, score_N)
+        return replace(model, rule=replace(model.rule, threshold=best.value))
+    found = Calibration.fit(unknown_scores(z_ND, logits_NK, model.reference), nearest_N)
+    rule = replace(model.rule, threshold=None)
+    return replace(model, rule=rule, calibration=found.keeping(z_ND, labels_N))

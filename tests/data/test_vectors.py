@@ -1,0 +1,68 @@
+"""Embeddings in the place of images, on their way through the data stage."""
+
+import numpy as np
+import pytest
+import torch
+
+from pmal._runtime.session import open_session
+from pmal.config import DataConfig, Resources
+from pmal.data.augmentation import augment, channel_statistics, normalize
+from pmal.data.loading import load_images
+from pmal.data.parts import image_shape, open_part, training_statistics
+from pmal.data.samples import BadImage, Samples, VectorStore
+from pmal.errors import UsageError
+
+VECTORS = np.random.default_rng(0).normal([0.0, 1e4, -3.0], [1.0, 0.1, 5.0], size=(700, 3)).astype(np.float32)
+SAMPLES = Samples.whole(VectorStore("X", VECTORS), np.arange(700) % 2, ("a", "b"))
+
+
+def test_a_vector_is_one_pixel():
+    assert image_shape(SAMPLES, DataConfig()) == (1, 3)
+    loaded = load_images(SAMPLES.at(np.array([5, 2])), size=1, channels=3)
+    assert torch.equal(loaded.images[:, :, 0, 0], torch.from_numpy(VECTORS[[5, 2]]))
+    assert SAMPLES.name(2) == "X[2]"
+    with pytest.raises(BadImage, match="no pixels"):
+        SAMPLES.read(2)
+
+
+def test_vectors_are_never_streamed():
+    session = open_session(Resources(device="cpu", memory_limit=0.0))
+    part = open_part("train", SAMPLES, (1, 3), session)
+    assert len(part.images) == 700
+    assert part.images.fingerprint()
+
+
+@pytest.mark.parametrize("batch", [1, 64, 700])
+def test_statistics_against_numpy(batch):
+    mean, std = channel_statistics(torch.from_numpy(VECTORS)[:, :, None, None].split(batch))
+    expected = VECTORS.astype(np.float64)
+    np.testing.assert_allclose(mean.numpy(), expected.mean(axis=0), rtol=1e-6)
+    np.testing.assert_allclose(std.numpy(), expected.std(axis=0), rtol=1e-6)
+
+
+def test_a_channel_that_hardly_changes_counts_as_constant():
+    x = torch.full((100, 2, 1, 1), 1e4)
+    x[::2, 1] = 1e4 + 1e-3  # one step of single precision
+    mean, std = channel_statistics(x.split(30))
+    assert std.tolist() == [1.0, 1.0]
+    assert normalize(x, mean, std).abs().max() < 1e-2
+
+
+def test_vectors_keep_their_scale_and_are_not_augmented():
+    part = open_part("train", SAMPLES, (1, 3), open_session(Resources(device="cpu")))
+    mean, std = training_statistics(part.images)
+    x = augment(torch.from_numpy(VECTORS)[:, :, None, None], "none", mean, std, flip=True)
+    torch.testing.assert_close(x.mean(dim=(0, 2, 3)), torch.zeros(3), rtol=0, atol=1e-2)
+    torch.testing.assert_close(x.std(dim=(0, 2, 3)), torch.ones(3), rtol=1e-2, atol=0)
+    with pytest.raises(UsageError, match="'strong' changes pixels: embeddings take 'none'"):
+        augment(x, "strong", mean, std, flip=False)
+
+
+def test_images_are_no_embeddings(tmp_path):
+    from pmal.data.decode import encode_png
+    from pmal.data.sources.folder import FileStore
+
+    (tmp_path / "a.png").write_bytes(encode_png(np.zeros((8, 8, 3), np.uint8)))
+    samples = Samples.whole(FileStore(str(tmp_path), ("a.png",)), np.zeros(1, np.int64), ("a",))
+    with pytest.raises(UsageError, match="the model takes embeddings of 64 numbers, not images"):
+        load_images(samples, size=1, channels=64)
