@@ -47,7 +47,7 @@ def main() -> None:
             + [f"--set {text}" for text in args.set]
         )
         name = f"{args.source}-{args.family}{split}-{args.encoder}-{args.recipe}{result['about']['epochs']}"
-        name += "".join(f"-{text.split('.')[-1].replace('=', '')}" for text in sorted(args.set))
+        name += "".join(f"-{text.partition('.')[2].replace('=', '')}" for text in sorted(args.set))
         write_json(make_folder(args.out / args.method) / f"{name}-seed{args.seed}.json", result)
         print(run_table(result), flush=True)
 

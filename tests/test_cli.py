@@ -87,6 +87,7 @@ def test_fit_and_evaluate_agree_and_name_the_family(tmp_path, call):
         "log.jsonl",
         "classifiers",
         "metrics.json",
+        "model",
         "quarantine.json",
     }
     assert call(*words)[1] == fitted
@@ -244,7 +245,9 @@ def test_the_whole_method_leaves_its_stages_and_stands_beside_softmax(whole_meth
         "energy",
         "distance",
         "neighbors",
+        "combined",
     ]
+    assert "threshold of distance for 95 % of known images: accepts" in out
     assert [score for method, score in scores if method == "softmax"] == ["probability", "logit", "energy"]
     assert json.loads((folder / "prototypes.json").read_text())["about"]["num_classes"] == 6
     code, again, error = call("evaluate", folder, "--json")
@@ -255,7 +258,8 @@ def test_the_whole_method_leaves_its_stages_and_stands_beside_softmax(whole_meth
 def test_the_second_training_goes_on_where_it_was_killed(whole_method, tmp_path, call):
     whole, words, _ = whole_method
     shutil.copytree(whole, tmp_path / "run")
-    shutil.rmtree(tmp_path / "run" / "optimization")
+    for stage in ("optimization", "model"):
+        shutil.rmtree(tmp_path / "run" / stage)
     (tmp_path / "run" / "metrics.json").unlink()
     assert_one_line_error(call("evaluate", tmp_path / "run"), 3, "not finished: run `pmal fit` again")
     words = ["fit", "--out", tmp_path / "run", *words, "--checkpoint-seconds", 0]

@@ -28,7 +28,17 @@ ALLOWED["baselines"] = BELOW_ALL | {"baselines"} | set(STAGES[: STAGES.index("re
 ALLOWED["benchmark"] = BELOW_ALL | {"benchmark", "baselines", "pipeline"} | set(STAGES)
 ALLOWED["config"] = {"errors"}
 ALLOWED["errors"] = set()
-SHELLS = {"__init__", "__main__", "cli", "estimator", "estimator_checks", "estimator_settings", "pipeline"}
+SHELLS = {
+    "__init__",
+    "__main__",
+    "cli",
+    "cli_data",
+    "cli_options",
+    "estimator",
+    "estimator_checks",
+    "estimator_settings",
+    "pipeline",
+}
 
 
 def imported_modules(file: Path) -> Iterator[str]:

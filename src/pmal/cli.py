@@ -12,17 +12,30 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pmal.cli_data import data_app
+from pmal.cli_options import (
+    AGAIN,
+    DATA_HELP,
+    ENCODER_HELP,
+    MINING_HELP,
+    RESOURCES_HELP,
+    RUN_HELP,
+    TRAINING_HELP,
+    DataRootOption,
+    DeviceOption,
+    JsonOption,
+    MemoryOption,
+    RunArgument,
+    WorkersOption,
+    start_session,
+)
 from pmal.config import (
     STAGES,
     TEMPERATURES,
-    DataConfig,
-    EncoderConfig,
     MiningConfig,
     Resources,
     RunConfig,
-    TrainingConfig,
     build,
-    field_help,
     list_recipes,
     merge,
     parse_assignment,
@@ -31,7 +44,7 @@ from pmal.config import (
 from pmal.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from pmal._runtime.session import Session
+    pass
 
 app = typer.Typer(
     help="Open-set recognition: names what it knows, says unknown to the rest.",
@@ -40,36 +53,22 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-data_app = typer.Typer(help="Look at data sets, check them, convert them.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
-
-_data, _training, _resources = field_help(DataConfig), field_help(TrainingConfig), field_help(Resources)
-_run, _encoder, _mining = field_help(RunConfig), field_help(EncoderConfig), field_help(MiningConfig)
-
-SourceArgument = Annotated[str, typer.Argument(metavar="SOURCE", help=_data["source"])]
-RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="The folder that `pmal fit` left.")]
-DataRootOption = Annotated[str | None, typer.Option(help=_resources["data_root"])]
-DeviceOption = Annotated[str, typer.Option(help=_resources["device"])]
-WorkersOption = Annotated[int, typer.Option(min=0, help=_resources["workers"])]
-MemoryOption = Annotated[float, typer.Option(min=0, help=_resources["memory_limit"])]
-GO_ON = "run the same command again to go on where it stopped"
-AGAIN = "nothing was written"
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
 
 
 @app.command()
 def fit(
-    source: Annotated[str | None, typer.Argument(metavar="SOURCE", help=_data["source"])] = None,
+    source: Annotated[str | None, typer.Argument(metavar="SOURCE", help=DATA_HELP["source"])] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder. Default: runs/ and the run's name.")] = None,
-    method: Annotated[str | None, typer.Option(help=_run["method"])] = None,
+    method: Annotated[str | None, typer.Option(help=RUN_HELP["method"])] = None,
     recipe: Annotated[str | None, typer.Option(help=f"{', '.join(list_recipes())}, or a TOML file.")] = None,
-    family: Annotated[str | None, typer.Option(help=_data["family"])] = None,
-    split: Annotated[int | None, typer.Option(min=0, help=_data["split"])] = None,
+    family: Annotated[str | None, typer.Option(help=DATA_HELP["family"])] = None,
+    split: Annotated[int | None, typer.Option(min=0, help=DATA_HELP["split"])] = None,
     known: Annotated[str | None, typer.Option(help="Known classes by name, separated by commas.")] = None,
-    num_known: Annotated[int | None, typer.Option(min=2, help=_data["num_known"])] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help=_run["seed"])] = None,
-    encoder: Annotated[str | None, typer.Option(help=_encoder["name"])] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help=_training["epochs"])] = None,
+    num_known: Annotated[int | None, typer.Option(min=2, help=DATA_HELP["num_known"])] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help=RUN_HELP["seed"])] = None,
+    encoder: Annotated[str | None, typer.Option(help=ENCODER_HELP["name"])] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help=TRAINING_HELP["epochs"])] = None,
     assignments: Annotated[
         list[str] | None,
         typer.Option("--set", help="Any other setting: section.field=value. May be repeated."),
@@ -89,7 +88,7 @@ def fit(
     workers: WorkersOption = 0,
     memory_limit: MemoryOption = Resources.memory_limit,
     checkpoint_seconds: Annotated[
-        float, typer.Option(min=0, help=_resources["checkpoint_seconds"])
+        float, typer.Option(min=0, help=RESOURCES_HELP["checkpoint_seconds"])
     ] = Resources.checkpoint_seconds,
     as_json: JsonOption = False,
 ) -> None:
@@ -107,7 +106,7 @@ def fit(
     }
     config = _configure(recipe, named, assignments or [])
     out = out or Path("runs") / _run_name(config)
-    session = _start(Resources(device, data_root, workers, memory_limit, checkpoint_seconds), as_json)
+    session = start_session(Resources(device, data_root, workers, memory_limit, checkpoint_seconds), as_json)
 
     from pmal import pipeline
 
@@ -128,7 +127,7 @@ def evaluate(
     as_json: JsonOption = False,
 ) -> None:
     """Measure a run again from its weights: ACC, and AUROC, FPR95 and OSCR of every score, with intervals."""
-    session = _start(Resources(device, data_root, workers, memory_limit), as_json, AGAIN)
+    session = start_session(Resources(device, data_root, workers, memory_limit), as_json, AGAIN)
 
     from pmal import pipeline
 
@@ -162,7 +161,7 @@ def predict(
     # Taken now, because a progress bar redirects it; and no bar is drawn into what goes to the same terminal.
     out = sys.stdout
     quiet = as_json or (as_csv and out.isatty())
-    session = _start(Resources(device=device), quiet, "not every image was answered")
+    session = start_session(Resources(device=device), quiet, "not every image was answered")
 
     from pmal.serving.answer_text import error_lines, write_answers
     from pmal.serving.bundle import load_model
@@ -195,16 +194,16 @@ def mine(
     embeddings: Annotated[Path, typer.Argument(metavar="EMBEDDINGS", help=".npz, .safetensors or .parquet.")],
     out: Annotated[Path, typer.Option(help="Where to write: OUT.json, OUT.csv and OUT.samples.csv.")],
     heads: Annotated[int, typer.Option(min=2, help="Linear heads to fit where the file has none.")] = 2,
-    epsilon: Annotated[float, typer.Option(help=_mining["epsilon"])] = MiningConfig.epsilon,
-    per_class: Annotated[int, typer.Option(min=1, help=_mining["per_class"])] = MiningConfig.per_class,
-    quality: Annotated[str, typer.Option(help=_mining["quality"])] = MiningConfig.quality,
-    diversity: Annotated[str, typer.Option(help=_mining["diversity"])] = MiningConfig.diversity,
-    topology: Annotated[str, typer.Option(help=_mining["topology"])] = MiningConfig.topology,
+    epsilon: Annotated[float, typer.Option(help=MINING_HELP["epsilon"])] = MiningConfig.epsilon,
+    per_class: Annotated[int, typer.Option(min=1, help=MINING_HELP["per_class"])] = MiningConfig.per_class,
+    quality: Annotated[str, typer.Option(help=MINING_HELP["quality"])] = MiningConfig.quality,
+    diversity: Annotated[str, typer.Option(help=MINING_HELP["diversity"])] = MiningConfig.diversity,
+    topology: Annotated[str, typer.Option(help=MINING_HELP["topology"])] = MiningConfig.topology,
     temperature: Annotated[
         str, typer.Option(metavar="median|NUMBER", help="What divides x in r = exp(-x / temperature).")
     ] = "median",
-    precision: Annotated[str, typer.Option(help=_mining["precision"])] = MiningConfig.precision,
-    landmarks: Annotated[int, typer.Option(min=0, help=_mining["landmarks"])] = MiningConfig.landmarks,
+    precision: Annotated[str, typer.Option(help=MINING_HELP["precision"])] = MiningConfig.precision,
+    landmarks: Annotated[int, typer.Option(min=0, help=MINING_HELP["landmarks"])] = MiningConfig.landmarks,
     seed: Annotated[int, typer.Option(min=0, help="For heads and random choices.")] = 0,
     force: Annotated[bool, typer.Option(help="Replace earlier results.")] = False,
     device: DeviceOption = "auto",
@@ -224,7 +223,7 @@ def mine(
         precision=precision,
         landmarks=landmarks,
     )
-    display = _start(Resources(device=device), as_json, AGAIN).display
+    display = start_session(Resources(device=device), as_json, AGAIN).display
 
     from pmal.mining import mine_file
 
@@ -261,7 +260,7 @@ def audit(
     A RUN needs two classifiers: pmal trains two, softmax with --set ensemble.size=2. For a SOURCE two are
     trained first, in OUT/run; other settings need another --out.
     """
-    session = _start(Resources(device, data_root, workers, memory_limit), as_json)
+    session = start_session(Resources(device, data_root, workers, memory_limit), as_json)
 
     from pmal import pipeline
     from pmal.reporting.audit import audit_run, check_auditable
@@ -287,85 +286,6 @@ def audit(
     else:
         print(", ".join(f"{count:,} {name}" for name, count in counts.items()))
         print(f"table and contact sheets: {out}\nrun folder: {run}")
-
-
-@data_app.command("list")
-def data_list(data_root: DataRootOption = None, as_json: JsonOption = False) -> None:
-    """The data sets known by name, and where they are, or what is looked for under the data root."""
-    from pmal.data.sources.registry import find_source, list_sources
-
-    rows = [(info, find_source(info.name, data_root)) for info in list_sources()]
-    if as_json:
-        print(json.dumps([{"name": info.name, "found": str(where or "") or None} for info, where in rows]))
-        return
-    from pmal.reporting.tables import align
-
-    places = [str(where) if where else f"not found: {', '.join(info.files)}" for info, where in rows]
-    print(
-        align([[info.name, info.description, place] for (info, _), place in zip(rows, places, strict=True)])
-    )
-
-
-@data_app.command("check")
-def data_check(source: SourceArgument, data_root: DataRootOption = None, as_json: JsonOption = False) -> None:
-    """Read every image of SOURCE: counts, sizes, unreadable files, equal images in different classes."""
-    session = _start(Resources(data_root=data_root), as_json, AGAIN)
-
-    from pmal.data.check import check_source, describe_check
-    from pmal.data.sources.registry import open_source
-
-    found = check_source(open_source(source, data_root), session.display)
-    print(json.dumps(found) if as_json else describe_check(found))
-
-
-@data_app.command("convert")
-def data_convert(
-    source: SourceArgument,
-    out: Annotated[Path, typer.Argument(metavar="OUT.parquet", help="The Parquet file to write.")],
-    data_root: DataRootOption = None,
-    force: Annotated[bool, typer.Option(help="Replace OUT.parquet where it exists.")] = False,
-) -> None:
-    """Write SOURCE as one Parquet file in Hugging Face's image layout. Encoded images keep their bytes."""
-    _start(Resources(data_root=data_root), True, AGAIN)
-
-    from pmal.data.sources.parquet import write_parquet
-    from pmal.data.sources.registry import open_source
-
-    if out.suffix != ".parquet":
-        raise UsageError(f"{out}: the name must end in .parquet")
-    if out.exists() and not force:
-        raise UsageError(f"{out} exists: choose another name, or pass --force")
-    opened = open_source(source, data_root)
-    parts = {"train": opened.train} | ({"test": opened.test} if opened.test is not None else {})
-    if opened.foreign is not None:
-        typer.echo(
-            f"warning: the unknown images of {source} belong to another set and are left out", err=True
-        )
-    write_parquet(out, parts)
-    print(f"{out}: " + ", ".join(f"{len(part):,} {name} images" for name, part in parts.items()))
-
-
-@data_app.command("splits")
-def data_splits(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A data set with published splits.")],
-    family: Annotated[str | None, typer.Option(help=_data["family"])] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """The known and unknown classes of every split, and what is wrong with the published lists."""
-    from pmal.data.protocols import as_json as splits_as_json
-    from pmal.data.protocols import list_families, split_defects, splits
-
-    families = list_families(name)
-    family = family or ("arpl" if "arpl" in families else families[0])
-    table = splits(name, family)
-    if as_json:
-        print(json.dumps(splits_as_json(table)))
-    else:
-        for split in table:
-            where = " (of the other set)" if split.foreign else ""
-            print(f"{split.label}  known {_ids(split.known)}  unknown{where} {_ids(split.unknown)}")
-    for defect in split_defects(name, family):
-        typer.echo(f"warning: {defect} (family {family})", err=True)
 
 
 def _configure(recipe: str | None, named: dict[str, Any], assignments: list[str]) -> RunConfig:
@@ -418,20 +338,7 @@ def _temperature(text: str) -> float:
     return value
 
 
-def _start(resources: Resources, quiet: bool, advice: str = GO_ON) -> "Session":
-    from pmal._runtime.progress import choose_display
-    from pmal._runtime.session import open_session
-    from pmal._runtime.signals import raise_on_signals
-
-    raise_on_signals(advice)
-    return open_session(resources, choose_display(quiet))
-
-
 def _print_metrics(metrics: dict[str, Any], as_json: bool) -> None:
     from pmal.reporting.tables import run_table
 
     print(json.dumps(metrics) if as_json else run_table(metrics))
-
-
-def _ids(ids: tuple[int, ...]) -> str:
-    return ",".join(map(str, ids)) or "all"

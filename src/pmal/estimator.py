@@ -28,9 +28,9 @@ from pmal._runtime.runs import CONFIG, read_config
 from pmal._runtime.session import open_session
 from pmal.config import Resources, RunConfig
 from pmal.data.arrays import ReadSamples, image_store, vector_store
-from pmal.data.targets import ClassLabels
 from pmal.data.loading import load_images
 from pmal.data.samples import PixelStore, Samples
+from pmal.data.targets import ClassLabels
 from pmal.data.task import Task, learning_task, open_task
 from pmal.ensemble.embeddings import embed_images
 from pmal.errors import DataError, Interrupted, UsageError

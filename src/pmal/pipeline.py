@@ -32,7 +32,7 @@ from pmal.ensemble.classifiers import load_classifiers, rehearse, train_classifi
 from pmal.ensemble.embeddings import EmbeddedSet, embed_training_set
 from pmal.ensemble.training import training_set
 from pmal.errors import DataError, UsageError, unknown_name
-from pmal.mining import PrototypeSet, QualityOptions, check_rules, count_pairs, mine_spaces
+from pmal.mining import PrototypeSet, QualityOptions, check_settings, count_pairs, mine_spaces
 from pmal.optimization.training import optimize_embedding
 from pmal.rejection.building import build_model, check_score
 from pmal.reporting.evaluation import measure_model
@@ -156,7 +156,7 @@ def check_config(config: RunConfig) -> None:
     if config.method == "pmal" and config.classifiers < 2:
         raise UsageError("method pmal compares classifiers: set ensemble.size to 2 or more")
     check_score(config)
-    check_rules(config.mining.quality, config.mining.diversity, config.mining.topology, config.mining.epsilon)
+    check_settings(config.mining)
 
 
 def describe(config: RunConfig, task: Task) -> dict[str, Any]:

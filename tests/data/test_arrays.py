@@ -24,7 +24,6 @@ def test_images_without_and_with_channels_are_read_as_they_are():
     color = np.stack([GRAY] * 3, axis=3)
     assert np.array_equal(image_store(color, "new").read(1), color[1])
     assert np.array_equal(image_store(torch.from_numpy(GRAY)).read(1), store.read(1))
-    assert np.array_equal(image_store(GRAY.tolist() and GRAY[:1]).read(0), store.read(0))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,13 @@ TEXT = np.array(["dog", "cat", "dog"], dtype=object)
 
 @pytest.mark.parametrize(
     "y",
-    [[7, 3, 7], np.array([7, 3, 7], np.uint8), [7.0, 3.0, 7.0], torch.tensor([7, 3, 7]), np.array([7, 3, 7], object)],
+    [
+        [7, 3, 7],
+        np.array([7, 3, 7], np.uint8),
+        [7.0, 3.0, 7.0],
+        torch.tensor([7, 3, 7]),
+        np.array([7, 3, 7], object),
+    ],
 )
 def test_integers_come_back_as_integers(y):
     classes = ClassLabels.of(y, 3)
@@ -36,7 +42,9 @@ def test_text_comes_back_as_objects_with_the_number_for_unknown(y):
     assert (back == -1).tolist() == [False, True, False]
 
 
-@pytest.mark.parametrize("y", [["dog", -1, "cat"], np.array(["dog", -1, "cat"], object), ["dog", "-1", "cat"]])
+@pytest.mark.parametrize(
+    "y", [["dog", -1, "cat"], np.array(["dog", -1, "cat"], object), ["dog", "-1", "cat"]]
+)
 def test_unknown_is_told_from_text_however_numpy_writes_it(y):
     assert ClassLabels.of(TEXT, 3).numbers(y, 3).tolist() == [1, -1, 0]
 

@@ -190,3 +190,9 @@ def test_library_models_take_no_options(monkeypatch: pytest.MonkeyPatch):
     fake_timm(monkeypatch)
     with pytest.raises(UsageError, match="'timm/vit_tiny' has no option 'pretrained': it takes no options"):
         create_encoder("timm/vit_tiny", pretrained=True)
+
+
+def test_a_name_that_would_fetch_from_a_hub_is_refused(monkeypatch: pytest.MonkeyPatch):
+    fake_timm(monkeypatch)
+    with pytest.raises(UsageError, match="without ':'"):
+        create_encoder("timm/hf-hub:someone/something")

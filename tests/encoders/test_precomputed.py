@@ -28,7 +28,16 @@ def test_it_takes_no_images():
 
 
 def test_the_command_line_says_so_in_one_line(tmp_path):
-    command = [sys.executable, "-m", "pmal", "fit", "--encoder", "precomputed", "--out", str(tmp_path / "run")]
+    command = [
+        sys.executable,
+        "-m",
+        "pmal",
+        "fit",
+        "--encoder",
+        "precomputed",
+        "--out",
+        str(tmp_path / "run"),
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
     assert "encoder 'precomputed' takes embeddings, not images of 28 px" in done.stderr

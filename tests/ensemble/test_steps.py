@@ -49,6 +49,7 @@ def test_a_captured_step_does_what_the_eager_one_does(optimizer):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
 def test_a_compiled_step_does_what_the_eager_one_does():
     """Without dropout and augmentation, whose random numbers come in another order: the same losses."""
     device = torch.device("cuda")

@@ -69,6 +69,7 @@ def test_exponent_keeps_the_order_and_scales_by_the_median(x):
 def test_exponent_without_a_median_takes_the_mean():
     assert exponent(torch.tensor([0.0, 0.0, 0.0, 4.0]).double()).tolist() == [0.0, 0.0, 0.0, -4.0]
     assert exponent(torch.zeros(3)).tolist() == [0.0, 0.0, 0.0]
+    assert exponent(torch.tensor([0.0, 0.0, 1e-309, 1.0, 1.0]).double()).tolist()[3:] == [-2.5, -2.5]
 
 
 # -- topology

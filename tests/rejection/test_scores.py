@@ -11,6 +11,7 @@ from pmal.errors import DataError, UsageError
 from pmal.rejection import scores as module
 from pmal.rejection.scores import (
     LOGIT_SCORES,
+    Reference,
     ScoreScale,
     combined_score,
     distance_score,
@@ -18,6 +19,7 @@ from pmal.rejection.scores import (
     logit_score,
     neighbor_score,
     probability_score,
+    unknown_scores,
 )
 from pmal.reporting.metrics import auroc
 
@@ -280,3 +282,10 @@ def test_a_scale_needs_a_score():
 def test_foreign_scales_are_refused(lists):
     with pytest.raises(DataError, match="score"):
         ScoreScale.from_lists(lists)
+
+
+def test_a_bank_of_fewer_samples_than_neighbors_counts_its_farthest():
+    z_ND = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+    reference = Reference(z_ND[None], torch.ones(1, 3, dtype=torch.bool), "point-to-set", z_ND)
+    found = unknown_scores(z_ND, torch.zeros(3, 2), reference)["neighbors"]
+    assert torch.equal(found, neighbor_score(z_ND, z_ND, k=3))

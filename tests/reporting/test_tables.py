@@ -56,7 +56,17 @@ def test_the_table_of_a_run():
         "softmax  probability  86.1 [85.0, 87.2]     50.0 [40.0, 60.0]  84.6 [83.0, 86.0]  family=arpl",
         "softmax  logit        100.0 [100.0, 100.0]  0.0 [0.0, 0.0]     90.0 [80.0, 95.0]  family=arpl",
         "4,000 unknown test images; percent [95 % interval]; FPR95: lower is better",
+        "no threshold: no images were held out for it (data.held_out = 0)",
     ]
+
+
+def test_what_the_threshold_did_is_said_in_one_line():
+    decision = {"score": "distance", "accept": 0.95, "per_class": False, "known_accepted": 0.9512}
+    closed = METRICS | {"scores": {}, "unknown_images": 0, "decision": decision}
+    known = "threshold of distance for 95 % of known images: accepts 95.1 % of those tested"
+    assert run_table(closed).splitlines()[-1] == known
+    opened = METRICS | {"decision": decision | {"unknown_rejected": 0.7, "macro_f1": 0.8123}}
+    assert run_table(opened).endswith(f"{known}, rejects 70.0 % of the unknown ones; macro-F1 81.2")
 
 
 @pytest.mark.parametrize("family", ["neal", "random"])
@@ -72,7 +82,7 @@ def test_without_unknown_classes_there_are_no_open_set_figures():
     metrics = copy.deepcopy(METRICS) | {"scores": {}, "unknown_images": 0}
     text = run_table(metrics)
     assert "ACC 92.3" in text
-    assert text.endswith("no unknown classes in this split: no open-set figures")
+    assert "no unknown classes in this split: no open-set figures" in text
     assert not any(word in text for word in ("AUROC", "OSCR", "FPR95"))
 
 
@@ -103,9 +113,9 @@ def test_softmax_stands_beside_another_method_and_its_length_is_said():
     metrics["softmax"] = {"accuracy": estimate(0.5, 0.4, 0.6), "scores": copy.deepcopy(METRICS["scores"])}
     lines = run_table(metrics).splitlines()
     assert [line.split()[0] for line in lines if "family=" in line] == ["pmal"] * 2 + ["softmax"] * 2
-    assert lines[-1] == (
+    assert lines[-2] == (
         "softmax: the first classifier of this run after 100 epochs, ACC 50.0 [40.0, 60.0]; "
         "pmal: 100 more from there"
     )
     metrics["about"]["optimization"]["init"] = "scratch"
-    assert run_table(metrics).endswith("100 more from new weights")
+    assert "100 more from new weights\n" in run_table(metrics)

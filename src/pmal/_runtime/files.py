@@ -25,7 +25,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
             os.fsync(file.fileno())
         temporary.chmod(0o666 & ~_umask())
         os.replace(temporary, path)
-        _flush_folder(path.parent)
+        flush_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -44,7 +44,7 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise DataError(f"{path}: not readable as JSON ({error})") from None
 
 
@@ -83,7 +83,7 @@ def _umask() -> int:
     return mask
 
 
-def _flush_folder(folder: Path) -> None:
+def flush_folder(folder: Path) -> None:
     # Without this a power cut can undo the rename although the file itself is on disk.
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)

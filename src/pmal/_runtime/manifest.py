@@ -28,8 +28,10 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
 def code_revision() -> str | None:
     """The git revision of the code in use, with `+changes` where files differ from it.
 
-    Outside git, as where a tree is copied to a machine for a measurement, it is $PMAL_REVISION or None.
+    Where a tree is copied to a machine for a measurement, $PMAL_REVISION says it. Outside git it is None.
     """
+    if os.environ.get("PMAL_REVISION"):
+        return os.environ["PMAL_REVISION"]
     folder = Path(pmal.__file__).parent
     try:
         # Inside an ignored folder of another repository, its revision would say nothing of this code.
@@ -37,7 +39,7 @@ def code_revision() -> str | None:
         revision = _git(folder, "rev-parse", "HEAD")
         changed = _git(folder, "status", "--porcelain", "--", ".")
     except (OSError, subprocess.SubprocessError):
-        return os.environ.get("PMAL_REVISION")
+        return None
     return revision + ("+changes" if changed else "")
 
 

@@ -59,7 +59,7 @@ def _check_settings(path: Path, config: RunConfig, may_change: Collection[str]) 
     for name, old, new in _differences(to_settings(read_config(path)), to_settings(config)):
         if name.partition(".")[0] in may_change:
             continue
-        fix = "choose another --out, delete the folder, or redo the stages that it changes with --from"
+        fix = "choose another --out, delete the folder, or `pmal fit --from` the stage that it changes"
         raise UsageError(f"{path} was started with {name} = {old!r}, not {new!r}: {fix}")
 
 

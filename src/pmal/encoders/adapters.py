@@ -64,6 +64,8 @@ class Projected(Encoder):
 
 def timm_encoder(model: str, in_channels: int, image_size: int | None) -> FeatureAdapter:
     """A model of timm without its classification head, untrained."""
+    if ":" in model:  # timm would fetch weights from a hub, whoever wrote the name
+        raise UsageError(f"encoder 'timm/{model}': name a model that timm itself defines, without ':'")
     timm = _import_library("timm", model)
     body = _build("timm", model, lambda: timm.create_model(model, num_classes=0, in_chans=in_channels))
     return FeatureAdapter(body, in_channels=in_channels, image_size=image_size or LIBRARY_IMAGE_SIZE)

@@ -1,7 +1,6 @@
 """Embeddings and logits of a whole set, without augmentation."""
 
 import hashlib
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,11 +34,6 @@ class EmbeddedSet:
     def logits(self) -> torch.Tensor:
         """(N, K)"""
         return self.z_ND @ self.weight_KD.T + self.bias_K
-
-
-def count_pairs(embedded: Sequence[EmbeddedSet]) -> int:
-    """Pairs of samples that mining looks at, in every pair of spaces."""
-    return len(embedded[0].z_ND) ** 2 * math.comb(len(embedded), 2)
 
 
 @torch.no_grad()

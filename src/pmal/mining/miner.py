@@ -193,11 +193,6 @@ def check_settings(settings: MiningConfig) -> None:
             raise unknown_name(kind, name, valid)
 
 
-def check_rules(quality: str, diversity: str, topology: str, epsilon: float) -> None:
-    """`check_settings` for the rules alone."""
-    check_settings(MiningConfig(quality=quality, diversity=diversity, topology=topology, epsilon=epsilon))
-
-
 def _by_id(
     spaces: list[Space], labels: Values, ids: Values | None
 ) -> tuple[list[Space], Tensor, Tensor, Tensor]:

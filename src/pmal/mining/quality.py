@@ -139,13 +139,19 @@ def dropout_variance(space: Space, labels_N: Tensor, passes: int, seed: int) -> 
     return torch.cat(variances).cpu()
 
 
+_NOTHING = 1e-100
+"""Of the largest x: a median below would take the others beyond the range of floating point."""
+
+
 def exponent(x_N: Tensor) -> Tensor:
-    """-x / median x. A median of zero (half of the samples are perfect) gives way to the mean.
+    """-x / median x. A median of nothing (half of the samples are perfect) gives way to the mean.
 
     >>> exponent(torch.tensor([0.0, 1.0, 2.0, 4.0, 8.0])).tolist()
     [-0.0, -0.5, -1.0, -2.0, -4.0]
     """
-    scale = float(np.median(x_N.numpy())) or float(x_N.mean())
+    scale = float(np.median(x_N.numpy()))
+    if scale <= _NOTHING * float(x_N.amax()):
+        scale = float(x_N.mean())
     return -x_N / scale if scale > 0 else -x_N
 
 

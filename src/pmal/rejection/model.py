@@ -160,7 +160,7 @@ class OpenSetModel:
             raise UsageError("this model has no prototypes: fit one with method pmal to see them")
         prototypes_KTD, mask_KT = self.reference.prototypes_KTD.double(), self.reference.mask_KT
         weights_BT = torch.zeros(len(z_BD), mask_KT.shape[1], dtype=torch.float64)
-        for k in classes_B.unique().tolist():
+        for k in sorted(set(classes_B.tolist())):
             asked = classes_B == k
             one = slice(k, k + 1)
             found_B1T = attention_weights(z_BD[asked].double(), prototypes_KTD[one], mask_KT[one])

@@ -1,10 +1,9 @@
 """One class more, from samples alone: its prototypes are mined in the embedding as it is, nothing is trained.
 
 After training there is one space, and no second one to measure the robustness of a sample against. So r says
-how near a sample lies to its class's own: exp(-x / median of x) with x one minus its mean cosine to all of them.
-No training will pull the class together, so its prototypes have to cover it: they are the samples nearest to the
-centers of k-means. Against Algorithm 1 over the best by r, that finds 10 to 17 points more of a new class, and
-takes 1 to 3 points more from the others (docs/estimator.md).
+how near a sample lies to its class's own: exp(-x / median of x), with x one minus its mean cosine to all of
+them. No training will pull the class together, so its prototypes have to cover it: they are the samples
+nearest to the centers of k-means. docs/estimator.md has figures.
 
 N samples of the new class, T prototypes of the class that has most, D channels.
 """

@@ -19,6 +19,9 @@ from pmal.optimization import DISTANCES
 
 Floats = NDArray[np.float64]
 
+NEIGHBORS = 5
+"""Which of the nearest training samples counts."""
+
 _QUERY_ROWS, _BANK_ROWS = 512, 8192
 """Samples compared at a time: a block of similarities takes 32 MB, however large the bank is."""
 
@@ -71,7 +74,7 @@ def distance_score(distances_BK: torch.Tensor) -> torch.Tensor:
     return _nan_is_unknown(distances_BK.double().amin(dim=1))
 
 
-def neighbor_score(z_BD: torch.Tensor, bank_ND: torch.Tensor, k: int = 5) -> torch.Tensor:
+def neighbor_score(z_BD: torch.Tensor, bank_ND: torch.Tensor, k: int = NEIGHBORS) -> torch.Tensor:
     """Cosine distance to the k-th nearest of all training embeddings, whatever their classes.
 
     The k-th and not the nearest, because one odd training image must not vouch for an unknown. In float64:
@@ -246,7 +249,8 @@ def unknown_scores(
     scores = {name: score(logits_BK) for name, score in LOGIT_SCORES.items()}
     if reference is not None:
         scores["distance"] = distance_score(class_distances(z_BD, reference))
-        scores["neighbors"] = neighbor_score(z_BD, reference.training_ND)
+        nearest = min(NEIGHBORS, len(reference.training_ND))
+        scores["neighbors"] = neighbor_score(z_BD, reference.training_ND, nearest)
     return scores
 
 

@@ -17,8 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pmal._runtime.files import _flush_folder as flush_folder
-from pmal._runtime.files import make_folder
+from pmal._runtime.files import flush_folder, make_folder
 from pmal.errors import DataError, PmalError, UsageError
 
 FORMAT = "pmal-model"

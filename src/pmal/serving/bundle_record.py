@@ -6,7 +6,7 @@ JSON has no infinite numbers: they are text here ("inf", "-inf").
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import torch
 
@@ -136,7 +136,9 @@ def _describe_classes(model: OpenSetModel) -> list[dict[str, Any]]:
     if model.gallery and len(model.gallery) != len(model.class_names):
         found = f"{len(model.gallery)} classes in the gallery"
         raise UsageError(f"{found}, {len(model.class_names)} class names: pass one list for each class")
-    gallery = [[_describe_prototype(p) for p in members] for members in model.gallery]
+    gallery: list[list[dict[str, Any]] | None] = [
+        [_describe_prototype(p) for p in members] for members in model.gallery
+    ]
     rows = zip(
         model.class_names,
         thresholds_in_effect(model),
@@ -267,7 +269,7 @@ def _typed(value: Any, kind: type[Kind], where: str) -> Kind:
     # Not isinstance: True is an int, but no number that we wrote.
     if type(value) is not kind:
         raise DataError(f"{where} is {_short(value)}: expected {_KINDS[kind]}")
-    return cast(Kind, value)
+    return value
 
 
 def _list(section: dict[str, Any], name: str) -> list[Any]:

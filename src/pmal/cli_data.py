@@ -1,0 +1,96 @@
+"""The commands under `pmal data`."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pmal.cli_options import AGAIN, DATA_HELP, DataRootOption, JsonOption, SourceArgument, start_session
+from pmal.config import Resources
+from pmal.errors import UsageError
+
+data_app = typer.Typer(help="Look at data sets, check them, convert them.", no_args_is_help=True)
+
+
+@data_app.command("list")
+def data_list(data_root: DataRootOption = None, as_json: JsonOption = False) -> None:
+    """The data sets known by name, and where they are, or what is looked for under the data root."""
+    from pmal.data.sources.registry import find_source, list_sources
+
+    rows = [(info, find_source(info.name, data_root)) for info in list_sources()]
+    if as_json:
+        print(json.dumps([{"name": info.name, "found": str(where or "") or None} for info, where in rows]))
+        return
+    from pmal.reporting.tables import align
+
+    places = [str(where) if where else f"not found: {', '.join(info.files)}" for info, where in rows]
+    print(
+        align([[info.name, info.description, place] for (info, _), place in zip(rows, places, strict=True)])
+    )
+
+
+@data_app.command("check")
+def data_check(source: SourceArgument, data_root: DataRootOption = None, as_json: JsonOption = False) -> None:
+    """Read every image of SOURCE: counts, sizes, unreadable files, equal images in different classes."""
+    session = start_session(Resources(data_root=data_root), as_json, AGAIN)
+
+    from pmal.data.check import check_source, describe_check
+    from pmal.data.sources.registry import open_source
+
+    found = check_source(open_source(source, data_root), session.display)
+    print(json.dumps(found) if as_json else describe_check(found))
+
+
+@data_app.command("convert")
+def data_convert(
+    source: SourceArgument,
+    out: Annotated[Path, typer.Argument(metavar="OUT.parquet", help="The Parquet file to write.")],
+    data_root: DataRootOption = None,
+    force: Annotated[bool, typer.Option(help="Replace OUT.parquet where it exists.")] = False,
+) -> None:
+    """Write SOURCE as one Parquet file in Hugging Face's image layout. Encoded images keep their bytes."""
+    start_session(Resources(data_root=data_root), True, AGAIN)
+
+    from pmal.data.sources.parquet import write_parquet
+    from pmal.data.sources.registry import open_source
+
+    if out.suffix != ".parquet":
+        raise UsageError(f"{out}: the name must end in .parquet")
+    if out.exists() and not force:
+        raise UsageError(f"{out} exists: choose another name, or pass --force")
+    opened = open_source(source, data_root)
+    parts = {"train": opened.train} | ({"test": opened.test} if opened.test is not None else {})
+    if opened.foreign is not None:
+        typer.echo(
+            f"warning: the unknown images of {source} belong to another set and are left out", err=True
+        )
+    write_parquet(out, parts)
+    print(f"{out}: " + ", ".join(f"{len(part):,} {name} images" for name, part in parts.items()))
+
+
+@data_app.command("splits")
+def data_splits(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A data set with published splits.")],
+    family: Annotated[str | None, typer.Option(help=DATA_HELP["family"])] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """The known and unknown classes of every split, and what is wrong with the published lists."""
+    from pmal.data.protocols import as_json as splits_as_json
+    from pmal.data.protocols import list_families, split_defects, splits
+
+    families = list_families(name)
+    family = family or ("arpl" if "arpl" in families else families[0])
+    table = splits(name, family)
+    if as_json:
+        print(json.dumps(splits_as_json(table)))
+    else:
+        for split in table:
+            where = " (of the other set)" if split.foreign else ""
+            print(f"{split.label}  known {_ids(split.known)}  unknown{where} {_ids(split.unknown)}")
+    for defect in split_defects(name, family):
+        typer.echo(f"warning: {defect} (family {family})", err=True)
+
+
+def _ids(ids: tuple[int, ...]) -> str:
+    return ",".join(map(str, ids)) or "all"

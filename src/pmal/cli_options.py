@@ -1,0 +1,42 @@
+"""What the commands share: options by type, help texts from the settings, and how a command starts."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pmal.config import (
+    DataConfig,
+    EncoderConfig,
+    MiningConfig,
+    Resources,
+    RunConfig,
+    TrainingConfig,
+    field_help,
+)
+
+if TYPE_CHECKING:
+    from pmal._runtime.session import Session
+
+DATA_HELP, TRAINING_HELP, RESOURCES_HELP = map(field_help, (DataConfig, TrainingConfig, Resources))
+RUN_HELP, ENCODER_HELP, MINING_HELP = map(field_help, (RunConfig, EncoderConfig, MiningConfig))
+
+SourceArgument = Annotated[str, typer.Argument(metavar="SOURCE", help=DATA_HELP["source"])]
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="The folder that `pmal fit` left.")]
+DataRootOption = Annotated[str | None, typer.Option(help=RESOURCES_HELP["data_root"])]
+DeviceOption = Annotated[str, typer.Option(help=RESOURCES_HELP["device"])]
+WorkersOption = Annotated[int, typer.Option(min=0, help=RESOURCES_HELP["workers"])]
+MemoryOption = Annotated[float, typer.Option(min=0, help=RESOURCES_HELP["memory_limit"])]
+GO_ON = "run the same command again to go on where it stopped"
+AGAIN = "nothing was written"
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
+
+
+def start_session(resources: Resources, quiet: bool, advice: str = GO_ON) -> "Session":
+    """Devices checked, display chosen, signals turned into an orderly end that gives the advice."""
+    from pmal._runtime.progress import choose_display
+    from pmal._runtime.session import open_session
+    from pmal._runtime.signals import raise_on_signals
+
+    raise_on_signals(advice)
+    return open_session(resources, choose_display(quiet))

@@ -1,0 +1,47 @@
+"""Another threshold, with and without unknown samples to choose it by."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from pmal.config import EncoderConfig
+from pmal.ensemble.classifier import Classifier, ClassifierSpec
+from pmal.rejection.model import OpenSetModel, Rule
+from pmal.rejection.recalibration import recalibrated
+from pmal.rejection.thresholds import best_f1_threshold, conformal_threshold
+
+
+@pytest.fixture(scope="module")
+def model():
+    spec = ClassifierSpec(EncoderConfig("precomputed"), ("ant", "bee"), 1, 4)
+    return OpenSetModel(Classifier(spec).eval(), ("ant", "bee"), Rule("logit", accept=0.9))
+
+
+@pytest.fixture(scope="module")
+def samples():
+    random = np.random.default_rng(0)
+    labels = torch.from_numpy(random.integers(-1, 2, 90))
+    logits = torch.from_numpy(random.normal(size=(90, 2))) + 2.0 * (labels[:, None] == torch.arange(2))
+    return torch.from_numpy(random.normal(size=(90, 4))).float(), logits, labels
+
+
+def test_with_unknowns_the_best_macro_f1(model, samples):
+    z_ND, logits_NK, labels_N = samples
+    found = recalibrated(model, z_ND, logits_NK, labels_N)
+    best = best_f1_threshold(labels_N, logits_NK.argmax(dim=1), -logits_NK.amax(dim=1))
+    assert found.rule == Rule("logit", accept=0.9, threshold=best.value)
+    assert (found.limits() == best.value).all()
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_without_unknowns_the_promised_share(model, samples, labelled):
+    z_ND, logits_NK, labels_N = (values[samples[2] >= 0] for values in samples)
+    set_by_hand = dataclasses.replace(model, rule=Rule("logit", accept=0.9, threshold=5.0))
+    found = recalibrated(set_by_hand, z_ND, logits_NK, labels_N if labelled else None)
+    expected = conformal_threshold(-logits_NK.amax(dim=1), 0.9).value
+    assert found.rule.threshold is None
+    assert (found.limits() == expected).all()
+    assert torch.equal(found.calibration.z, z_ND)
+    assert (found.calibration.labels is None) != labelled

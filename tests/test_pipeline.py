@@ -1,0 +1,145 @@
+"""The stages together, on a few digits and one epoch: what a run leaves, however often it was interrupted."""
+
+import hashlib
+import json
+
+import pytest
+import torch
+
+from pmal import pipeline
+from pmal._runtime.runs import read_config
+from pmal.config import STAGES, RunConfig, build, merge
+from pmal.errors import DataError, UsageError
+from pmal.serving.bundle import load_model
+
+CPU = torch.device("cpu")
+TINY = {
+    "data": {"limit": 40, "held_out": 0.25, "image_size": 12, "augmentation": "none"},
+    "encoder": {"name": "small"},
+    "training": {"epochs": 1, "batch_size": 32},
+    "mining": {"per_class": 3},
+}
+
+
+def tiny(**changes):
+    return build(RunConfig, merge(TINY, changes))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "whole"
+    return out, pipeline.fit(tiny(), out)
+
+
+def digest(folder):
+    return {
+        str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in sorted(folder.rglob("*"))
+        if file.is_file() and file.name not in ("log.jsonl", "manifest.json", ".lock")
+    }
+
+
+def test_a_run_leaves_a_model_that_answers_as_it_was_measured(run):
+    out, metrics = run
+    model = load_model(out / "model", CPU)
+    assert set(metrics["scores"]) == set(model.score_names) >= {"distance", "neighbors", "combined"}
+    assert set(metrics["softmax"]["scores"]) == {"probability", "logit", "energy"}
+    assert metrics == json.loads((out / "metrics.json").read_text())
+    assert metrics == pipeline.evaluate(out)
+    decision = metrics["decision"]
+    assert (decision["score"], decision["accept"]) == ("distance", 0.95)
+    assert 0 <= decision["unknown_rejected"] <= 1
+    assert [len(row) for row in model.gallery] == [3] * 6
+    assert len(model.calibration.predictions) == 60
+
+
+def test_stage_by_stage_is_the_same_to_the_bit(run, tmp_path):
+    whole, metrics = run
+    for stage in STAGES[:-1]:
+        assert pipeline.fit(tiny(), tmp_path / "run", only=stage) == {}
+        assert not (tmp_path / "run" / "metrics.json").exists()
+    assert pipeline.fit(tiny(), tmp_path / "run", only="evaluation") == {}
+    assert pipeline.fit(tiny(), tmp_path / "run") == metrics
+    assert digest(tmp_path / "run") == digest(whole)
+
+
+@pytest.mark.parametrize(
+    "died_in", ["embed_training_set", "mine_spaces", "optimize_embedding", "save_model", "measure_model"]
+)
+def test_a_run_that_died_goes_on_to_the_same_bits(run, tmp_path, monkeypatch, died_in):
+    class Killed(BaseException):
+        pass
+
+    def die(*args, **options):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline, died_in, die)
+        with pytest.raises(Killed):
+            pipeline.fit(tiny(), tmp_path / "run")
+    pipeline.fit(tiny(), tmp_path / "run")
+    assert digest(tmp_path / "run") == digest(run[0])
+
+
+def test_from_a_stage_on_with_other_settings(run, tmp_path):
+    out = tmp_path / "run"
+    pipeline.fit(tiny(), out)
+    before = digest(out)
+    changed = tiny(mining={"per_class": 2}, rejection={"score": "neighbors", "accept": 0.8})
+    metrics = pipeline.fit(changed, out, start="mining")
+    after = digest(out)
+    kept = {name for name in before if after.get(name) == before[name]}
+    assert {name.split("/")[0] for name in kept} == {"classifiers", "embeddings", "quarantine.json"}
+    assert read_config(out) == changed
+    assert metrics["decision"]["score"] == "neighbors"
+    assert [len(row) for row in load_model(out / "model", CPU).gallery] == [2] * 6
+
+
+def test_settings_of_earlier_stages_stay(run):
+    out, _ = run
+    for change, start in (
+        ({"training": {"epochs": 2}}, "mining"),
+        ({"mining": {"per_class": 2}}, "optimization"),
+        ({"optimization": {"margin": 0.1}}, "calibration"),
+        ({"mining": {"per_class": 2}}, None),
+    ):
+        with pytest.raises(UsageError, match="was started with"):
+            pipeline.fit(tiny(**change), out, start=start)
+    assert read_config(out) == tiny()
+
+
+def test_a_softmax_run_has_the_scores_of_its_logits(tmp_path):
+    metrics = pipeline.fit(tiny(method="softmax"), tmp_path / "run")
+    assert set(metrics["scores"]) == {"probability", "logit", "energy"}
+    assert "softmax" not in metrics
+    assert metrics["decision"]["score"] == "logit"
+    assert pipeline.evaluate(tmp_path / "run") == metrics
+
+
+def test_without_held_out_images_there_is_no_threshold(tmp_path):
+    metrics = pipeline.fit(tiny(method="softmax", data={"held_out": 0.0}), tmp_path / "run")
+    assert "decision" not in metrics
+    model = load_model(tmp_path / "run" / "model", CPU)
+    with pytest.raises(UsageError, match="no threshold"):
+        model.limits()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"method": "softmax", "rejection": {"score": "distance"}}, "unknown score of method softmax"),
+        ({"rejection": {"score": "nearest"}}, "unknown score of method pmal 'nearest'"),
+        ({"rejection": {"score": "combined"}, "data": {"held_out": 0.0}}, "raise data.held_out"),
+        ({"mining": {"quality": "robust"}}, "unknown quality"),
+    ],
+)
+def test_wrong_settings_leave_nothing_behind(tmp_path, change, message):
+    with pytest.raises(UsageError, match=message):
+        pipeline.fit(tiny(**change), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_unfinished_run_cannot_be_measured(tmp_path):
+    pipeline.fit(tiny(), tmp_path / "run", only="classifiers")
+    with pytest.raises(DataError, match="not finished: run `pmal fit` again"):
+        pipeline.evaluate(tmp_path / "run")
