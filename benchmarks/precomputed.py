@@ -8,6 +8,7 @@ of 6,000 images). Each draw makes 6 of the 10 classes known; a seventh is added 
 
 import argparse
 import time
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +20,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from pmal import OpenSetClassifier, auroc
+from pmal._runtime.files import make_folder, write_json
+from pmal._runtime.manifest import describe_environment
 from pmal.data.loading import load_images
 from pmal.data.sources.registry import open_source
 from pmal.rejection.scores import neighbor_score
@@ -42,18 +45,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data-root")
     parser.add_argument("--draws", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "precomputed")
     args = parser.parse_args()
     torch.set_num_threads(1)
+    rows: dict[str, dict[str, dict[str, float]]] = {}
     for name, *parts in problems(args.data_root):
+        rows[name] = {}
         draws = [draw(*parts, seed) for seed in range(args.draws)]
         for row in (logistic_regression, neighbors, softmax, pmal, new_class):
             found = [row(one, seed) for seed, one in enumerate(draws)]
             means = {key: float(np.mean([f[key] for f in found])) for key in found[0]}
+            rows[name][row.__name__] = means
             print(
                 f"{name:8s} {row.__name__:20s}",
                 "  ".join(f"{k} {v:.3f}" for k, v in means.items()),
                 flush=True,
             )
+    command = f"python benchmarks/precomputed.py --data-root DATA --draws {args.draws}"
+    manifest = describe_environment(torch.device("cpu"))
+    write_json(make_folder(args.out) / "cpu.json", {"command": command, "rows": rows, "manifest": manifest})
 
 
 def problems(data_root):
@@ -66,7 +76,8 @@ def problems(data_root):
         parts = [p.at(random.permutation(len(p))[:n]) for p, n in ((source.train, 6000), (source.test, 3000))]
         pixels = [load_images(p, size=28, channels=1).images.flatten(1).numpy() / 255 for p in parts]
         pca = PCA(64, random_state=0).fit(pixels[0])
-        yield "mnist", pca.transform(pixels[0]), parts[0].labels, pca.transform(pixels[1]), parts[1].labels
+        train, test = (pca.transform(part) for part in pixels)
+        yield "MNIST, 64 principal components", train, parts[0].labels, test, parts[1].labels
 
 
 def draw(X, y, test_X, test_y, seed):

@@ -10,6 +10,7 @@ stands beside every kind of network. Writes one JSON into benchmarks/results/sea
 
 import argparse
 import dataclasses
+import itertools
 import json
 import shutil
 import tempfile
@@ -24,9 +25,14 @@ from pmal._runtime.manifest import describe_environment
 from pmal._runtime.progress import Lines
 from pmal._runtime.session import open_session
 from pmal.config import Resources, RunConfig, build, merge, parse_assignment, read_recipe
+from pmal.data.parts import open_part
 from pmal.data.protocols import Split
 from pmal.data.sources.registry import open_source
 from pmal.data.task import TEST_SHARE, Task, choose_split, hold_out, make_task
+from pmal.ensemble.embeddings import embed_images
+from pmal.rejection.scores import ScoreScale, combined_score, unknown_scores
+from pmal.reporting.metrics import auroc
+from pmal.serving.bundle import load_model
 
 SECOND = ("optimization.", "rejection.")
 """Settings that leave the classifiers as they are."""
@@ -69,6 +75,7 @@ def attempt(method, text, base, args, folder, session):
     begin = time.perf_counter()
     start = "optimization" if method == "pmal" and place.exists() else None
     metrics = pipeline.fit(config, place, session, start=start, task=validation_task(config, args))
+    combined = combinations(place, config, args, session) if "combined" in metrics["scores"] else {}
     return {
         "method": method,
         "settings": text,
@@ -77,8 +84,23 @@ def attempt(method, text, base, args, folder, session):
         "accuracy": metrics["accuracy"]["value"],
         "auroc": {name: row["auroc"]["value"] for name, row in metrics["scores"].items()},
         "oscr": {name: row["oscr"]["value"] for name, row in metrics["scores"].items()},
+        "combined": combined,
         "seconds": time.perf_counter() - begin,
     }
+
+
+def combinations(place, config, args, session):
+    """AUROC of the combined score, made of any two or three scores."""
+    model, task = load_model(place / "model", session.device), validation_task(config, args)
+    shape = (model.classifier.spec.image_size, model.classifier.spec.channels)
+    parts = [open_part("test", part, shape, session) for part in (task.test, task.unknown)]
+    embedded = [embed_images(model.classifier, part.images) for part in parts]
+    known, unknown = (unknown_scores(*one, model.reference) for one in embedded)
+    found = {}
+    for names in (c for n in (2, 3) for c in itertools.combinations(known, n)):
+        scale = ScoreScale.fit({name: model.calibration.scores[name][::2] for name in names})
+        found["+".join(names)] = float(auroc(*(combined_score(part, scale) for part in (known, unknown))))
+    return found
 
 
 def validation_task(config, args) -> Task:

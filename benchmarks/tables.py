@@ -92,7 +92,71 @@ def mining_table() -> str:
     return "\n".join(lines)
 
 
-TABLES = {"methods": open_set_table, "quality": quality_table, "mining": mining_table}
+def search_table() -> str:
+    """Settings compared on known classes alone."""
+    lines = [
+        "| data, split, known / left out | method, epochs | settings | ACC "
+        f"| AUROC {' | AUROC '.join(SCORES)} |",
+        f"|{'---|' * (4 + len(SCORES))}",
+    ]
+    for file in sorted((RESULTS / "search").glob("*.json")):
+        result = read_json(file)
+        source, split, left_out = file.stem.split("-")[:3]
+        for row in result["rows"]:
+            where = f"{source}, {split[:-1]} {split[-1]}, {len(row['known'])} / {left_out.split('out')[0]}"
+            phases = f"{row['epochs']} + {row['epochs']}" if row["method"] == "pmal" else f"{row['epochs']}"
+            figures = [row["accuracy"], *(row["auroc"].get(score) for score in SCORES)]
+            cells = " | ".join("" if value is None else f"{100 * value:.1f}" for value in figures)
+            settings = row["settings"].replace("optimization.", "").replace("encoder.", "") or "defaults"
+            lines.append(f"| {where} | {row['method']}, {phases} | {settings} | {cells} |")
+    return "\n".join(lines)
+
+
+def precomputed_table() -> str:
+    """The estimator on vectors."""
+    result = read_json(RESULTS / "precomputed" / "cpu.json")
+    problems = list(result["rows"])
+    head = " | ".join(f"{name}: ACC | AUROC" for name in problems)
+    lines = [f"| | {head} |", f"|{'---|' * (1 + 2 * len(problems))}"]
+    for label, method, score in (
+        ("logistic regression, largest logit", "logistic_regression", "logit"),
+        ("neighbors, as they are", "neighbors", "neighbors"),
+        ('`method="softmax"`, logit', "softmax", "logit"),
+        ('`method="pmal"`, distance', "pmal", "distance"),
+        ('`method="pmal"`, `score="neighbors"`', "pmal", "neighbors"),
+        ('`method="pmal"`, `score="combined"`', "pmal", "combined"),
+    ):
+        cells = []
+        for name in problems:
+            found = result["rows"][name][method]
+            cells += [f"{100 * found[key]:.1f}" if key in found else "" for key in ("accuracy", score)]
+        lines.append(f"| {label} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def new_class_table() -> str:
+    """What a class added without training finds, and takes from the others."""
+    result = read_json(RESULTS / "precomputed" / "cpu.json")
+    problems = list(result["rows"])
+    lines = [f"| | {' | '.join(problems)} |", f"|{'---|' * (1 + len(problems))}"]
+    for key, label in (
+        ("found", "of the new class's test samples, found"),
+        ("of known", "of the known classes' test samples, taken by it"),
+        ("of unknown", "of three unknown classes' test samples, taken by it"),
+    ):
+        cells = [f"{100 * result['rows'][name]['new_class'][key]:.1f}" for name in problems]
+        lines.append(f"| {label} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+TABLES = {
+    "methods": open_set_table,
+    "quality": quality_table,
+    "mining": mining_table,
+    "search": search_table,
+    "precomputed": precomputed_table,
+    "new class": new_class_table,
+}
 
 
 def with_tables(text: str) -> str:
