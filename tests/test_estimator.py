@@ -182,8 +182,8 @@ def test_too_few_samples_for_a_threshold_are_said():
     with pytest.warns(
         UserWarning, match="no samples were held out, so there is no threshold: raise held_out"
     ):
-        classifier(method="softmax").fit(PROBLEM.X[chosen], PROBLEM.y[chosen])
-    with pytest.warns(UserWarning, match="needs 19 known samples, not 4: raise held_out, lower accept"):
+        classifier(method="softmax", held_out=0.05).fit(PROBLEM.X[chosen], PROBLEM.y[chosen])
+    with pytest.warns(UserWarning, match="needs 19 known samples, not 5: raise held_out, lower accept"):
         classifier(method="softmax", held_out=0.3).fit(PROBLEM.X[chosen], PROBLEM.y[chosen])
 
 
@@ -326,7 +326,7 @@ def test_options_are_the_settings_of_a_run(tmp_path):
         ({"method": "pmla"}, "unknown method 'pmla': did you mean 'pmal'"),
         ({"score": "distanse"}, "did you mean 'distance'"),
         ({"recipe": "standard"}, "embeddings take 'none'"),
-        ({"random_state": -1}, "seed = -1: must be 0 or more"),
+        ({"random_state": -1}, "random_state is -1: use 0 or more"),
         ({"held_out": 1.0}, "held_out = 1.0: must be"),
         ({"device": "tpu"}, "unknown device 'tpu'"),
     ],

@@ -1,14 +1,19 @@
 """The stages together, on a few digits and one epoch: what a run leaves, however often it was interrupted."""
 
+import dataclasses
 import hashlib
 import json
+import shutil
 
+import numpy as np
 import pytest
 import torch
 
 from pmal import pipeline
+from pmal._runtime import runs
 from pmal._runtime.runs import read_config
 from pmal.config import STAGES, RunConfig, build, merge
+from pmal.data.task import open_task
 from pmal.errors import DataError, UsageError
 from pmal.serving.bundle import load_model
 
@@ -58,7 +63,7 @@ def test_stage_by_stage_is_the_same_to_the_bit(run, tmp_path):
     for stage in STAGES[:-1]:
         assert pipeline.fit(tiny(), tmp_path / "run", only=stage) == {}
         assert not (tmp_path / "run" / "metrics.json").exists()
-    assert pipeline.fit(tiny(), tmp_path / "run", only="evaluation") == {}
+    assert pipeline.fit(tiny(), tmp_path / "run", only="evaluation") == metrics
     assert pipeline.fit(tiny(), tmp_path / "run") == metrics
     assert digest(tmp_path / "run") == digest(whole)
 
@@ -67,12 +72,6 @@ def test_stage_by_stage_is_the_same_to_the_bit(run, tmp_path):
     "died_in", ["embed_training_set", "mine_spaces", "optimize_embedding", "save_model", "measure_model"]
 )
 def test_a_run_that_died_goes_on_to_the_same_bits(run, tmp_path, monkeypatch, died_in):
-    class Killed(BaseException):
-        pass
-
-    def die(*args, **options):
-        raise Killed
-
     with monkeypatch.context() as patch:
         patch.setattr(pipeline, died_in, die)
         with pytest.raises(Killed):
@@ -93,6 +92,59 @@ def test_from_a_stage_on_with_other_settings(run, tmp_path):
     assert read_config(out) == changed
     assert metrics["decision"]["score"] == "neighbors"
     assert [len(row) for row in load_model(out / "model", CPU).gallery] == [2] * 6
+
+
+@pytest.fixture
+def finished(run, tmp_path):
+    shutil.copytree(run[0], tmp_path / "run")
+    return tmp_path / "run"
+
+
+class Killed(BaseException):
+    """Stands for a process that is gone."""
+
+
+def die(*args, **options):
+    raise Killed
+
+
+@pytest.mark.parametrize("died_in", ["discard", "write_text"])
+def test_killed_while_it_drops_old_results_it_never_calls_them_new(finished, monkeypatch, died_in):
+    changed = tiny(mining={"per_class": 2})
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, died_in, die)
+        with pytest.raises(Killed):
+            pipeline.fit(changed, finished, start="mining")
+    assert read_config(finished) == tiny()
+    pipeline.fit(changed, finished, start="mining")
+    assert [len(row) for row in load_model(finished / "model", CPU).gallery] == [2] * 6
+
+
+def test_the_same_command_goes_on_with_what_is_done_anew(finished, monkeypatch):
+    changed = tiny(mining={"per_class": 2})
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline, "save_model", die)
+        with pytest.raises(Killed):
+            pipeline.fit(changed, finished, start="mining")
+    trained = (finished / "optimization" / "weights.safetensors").stat().st_mtime_ns
+    pipeline.fit(changed, finished, start="mining")
+    assert (finished / "optimization" / "weights.safetensors").stat().st_mtime_ns == trained
+    pipeline.fit(changed, finished, start="mining")  # a new command does it once more
+    assert (finished / "optimization" / "weights.safetensors").stat().st_mtime_ns > trained
+
+
+def test_a_command_that_is_refused_costs_nothing(finished):
+    before = digest(finished)
+    with pytest.raises(UsageError, match="both must name the same stage"):
+        pipeline.fit(tiny(), finished, start="mining", only="classifiers")
+    task = open_task(tiny().data, None)
+    fewer = dataclasses.replace(task, train=task.train.at(np.arange(len(task.train) - 1)))
+    with pytest.raises(DataError, match="trained on other classes or images"):
+        pipeline.fit(tiny(), finished, start="mining", task=fewer)
+    after = digest(finished)
+    assert {name: after[name] for name in before if name != "quarantine.json"} == {
+        name: value for name, value in before.items() if name != "quarantine.json"
+    }
 
 
 def test_settings_of_earlier_stages_stay(run):

@@ -5,10 +5,9 @@ Exit codes: 0 done, 1 failed, 2 wrong use, 3 bad data, 130/143 interrupted after
 
 import contextlib
 import json
-import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -42,9 +41,6 @@ from pmal.config import (
     read_recipe,
 )
 from pmal.errors import DataError, UsageError
-
-if TYPE_CHECKING:
-    pass
 
 app = typer.Typer(
     help="Open-set recognition: names what it knows, says unknown to the rest.",
@@ -293,8 +289,10 @@ def _configure(recipe: str | None, named: dict[str, Any], assignments: list[str]
     given = merge(*(parse_assignment(text) for text in assignments), _given(named))
     if recipe is None:
         recipe = "sample" if _source(given) == "sample" else "standard"
+    from pmal.data.sources.registry import absolute_source
+
     settings = merge(read_recipe(recipe), given)
-    return build(RunConfig, merge(settings, {"data": {"source": _absolute(_source(settings))}}))
+    return build(RunConfig, merge(settings, {"data": {"source": absolute_source(_source(settings))}}))
 
 
 def _source(settings: dict[str, Any]) -> str:
@@ -306,17 +304,6 @@ def _given(settings: dict[str, Any]) -> dict[str, Any]:
     """Only what the user gave: None means the recipe or the default decides."""
     nested = {k: _given(v) if isinstance(v, dict) else v for k, v in settings.items()}
     return {k: v for k, v in nested.items() if v is not None and v != {}}
-
-
-def _absolute(source: str) -> str:
-    """A path that stays right when the run is evaluated from another folder; names stay names."""
-    from pmal.data.sources.registry import is_named
-
-    try:
-        source.encode()
-    except UnicodeEncodeError:
-        raise UsageError(f"{source!r}: the path is not valid UTF-8: rename the folder") from None
-    return source if is_named(source) or not Path(source).exists() else os.path.abspath(source)
 
 
 def _run_name(config: RunConfig) -> str:

@@ -10,6 +10,7 @@ import inspect
 import itertools
 import json
 import math
+import os
 import textwrap
 import tomllib
 import types
@@ -261,8 +262,9 @@ def list_recipes() -> list[str]:
     )
 
 
-def read_recipe(name: str) -> dict[str, Any]:
+def read_recipe(recipe: str | os.PathLike[str]) -> dict[str, Any]:
     """The settings of a recipe: one that comes with the package, or any TOML file."""
+    name = os.fspath(recipe)
     if name in list_recipes():
         text = (resources.files("pmal") / "recipes" / f"{name}.toml").read_text(encoding="utf-8")
     elif name.endswith(".toml"):

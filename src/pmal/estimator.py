@@ -34,7 +34,14 @@ from pmal.data.targets import ClassLabels
 from pmal.data.task import Task, learning_task, open_task
 from pmal.ensemble.embeddings import embed_images
 from pmal.errors import DataError, Interrupted, UsageError
-from pmal.estimator_settings import ARRAYS, PRECOMPUTED, estimator_config, model_params, saved_params
+from pmal.estimator_settings import (
+    ARRAYS,
+    OF_THIS_MACHINE,
+    PRECOMPUTED,
+    estimator_config,
+    model_params,
+    saved_params,
+)
 from pmal.rejection.model import Answers, OpenSetModel
 from pmal.rejection.new_class import AddedClass, add_class
 from pmal.rejection.recalibration import recalibrated
@@ -235,6 +242,8 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
     def _seed(self, out: str | os.PathLike[str] | None) -> int:
         """An integer is the seed itself; a run that is taken up keeps its own where none is asked for."""
         if isinstance(self.random_state, int | np.integer):
+            if self.random_state < 0:
+                raise UsageError(f"random_state is {self.random_state}: use 0 or more")
             return int(self.random_state)
         if self.random_state is None and out is not None and (Path(out) / CONFIG).is_file():
             return read_config(Path(out)).seed
@@ -309,13 +318,12 @@ def _warn_of_unreadable(folder: Path) -> None:
 
 def _warn_of_threshold(model: OpenSetModel) -> None:
     """A classifier that cannot reject should not look like one that can."""
-    rule, calibration = model.rule, model.calibration
+    calibration = model.calibration
     fix = "raise held_out, lower accept, or call calibrate with samples of its own"
     if calibration is None:
         warnings.warn(f"no samples were held out, so there is no threshold: {fix}", stacklevel=3)
-    elif not calibration.threshold(model.deciding_score(), rule.accept).guaranteed:
-        note = calibration.threshold(model.deciding_score(), rule.accept).note
-        warnings.warn(f"nothing will be rejected: {note}: {fix}", stacklevel=3)
+    elif model.limits().isinf().all():
+        warnings.warn(f"nothing will be rejected: {model.guarantee()[1]}: {fix}", stacklevel=3)
 
 
 def _read_record(path: Path, model: OpenSetModel, params: dict[str, Any]) -> tuple[dict[str, Any], bool]:
@@ -323,7 +331,7 @@ def _read_record(path: Path, model: OpenSetModel, params: dict[str, Any]) -> tup
     try:
         given, integers, names = record["params"], record["integers"], record["classes"]
         known = OpenSetClassifier().get_params()
-        valid = set(given) <= set(known) and isinstance(integers, bool)
+        valid = set(given) <= set(known) - {*OF_THIS_MACHINE} and isinstance(integers, bool)
     except (KeyError, TypeError):
         valid = False
     if not valid or tuple(names) != model.class_names:

@@ -1,11 +1,10 @@
 """The options of `OpenSetClassifier` as the settings of a run, and back."""
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
 from pmal.config import RunConfig, build, merge, read_recipe
-from pmal.data.sources.registry import SAMPLE, is_named
+from pmal.data.sources.registry import SAMPLE, absolute_source
 from pmal.errors import UsageError
 from pmal.rejection.model import OpenSetModel
 
@@ -24,16 +23,21 @@ _OPTIONS = {
     "prototypes_per_class": ("mining", "per_class"),
 }
 _ELSEWHERE = {"random_state": ("seed",), "fit(source)": ("data", "source")}
-_OF_THIS_MACHINE = ("device", "data_root", "verbose")
+OF_THIS_MACHINE = ("device", "data_root", "verbose")
 
 
 def estimator_config(params: Mapping[str, Any], source: str, seed: int) -> RunConfig:
     """The recipe, then `settings`, then the options by name. What an option stands for has no second way."""
     extra = params["settings"] or {}
+    if not isinstance(extra, Mapping):
+        raise UsageError(f"settings is {extra!r}: pass sections, such as {{'mining': {{'epsilon': 0.6}}}}")
     for option, place in (_OPTIONS | _ELSEWHERE).items():
         if _has(extra, place):
             raise UsageError(f"settings: {'.'.join(place)} has its own place: use {option}")
-    named: dict[str, Any] = {"seed": seed, "data": {"source": _absolute(source)}}
+    named: dict[str, Any] = {
+        "seed": seed,
+        "data": {"source": source if source == ARRAYS else absolute_source(source)},
+    }
     for option, place in _OPTIONS.items():
         if params[option] is not None:
             named = merge(named, _nested(place, _plain(params[option])))
@@ -44,7 +48,7 @@ def estimator_config(params: Mapping[str, Any], source: str, seed: int) -> RunCo
 
 def saved_params(params: Mapping[str, Any]) -> dict[str, Any]:
     """Those that say what the classifier is, as JSON has them; not those of the machine it was fitted on."""
-    kept = {name: _plain(value) for name, value in params.items() if name not in _OF_THIS_MACHINE}
+    kept = {name: _plain(value) for name, value in params.items() if name not in OF_THIS_MACHINE}
     return kept | {"random_state": kept["random_state"] if isinstance(kept["random_state"], int) else None}
 
 
@@ -64,12 +68,6 @@ def _recipe(params: Mapping[str, Any], source: str) -> str:
     if params["encoder"] == PRECOMPUTED:
         return PRECOMPUTED
     return "sample" if source == SAMPLE else "standard"
-
-
-def _absolute(source: str) -> str:
-    """A path that stays right from any folder; names stay names."""
-    path = os.path.abspath(os.path.expanduser(source))
-    return source if source == ARRAYS or is_named(source) or not os.path.exists(path) else path
 
 
 def _has(settings: Mapping[str, Any], place: tuple[str, ...]) -> bool:

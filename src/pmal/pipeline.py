@@ -9,7 +9,7 @@
     reporting     how well known classes are told apart and unknown ones rejected
     serving       the finished model as files
 
-What takes long leaves its result in the run's folder; what is done is loaded, not repeated.
+Training and mining leave their results in the run's folder; what is done is loaded, not repeated.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from pmal._runtime.manifest import describe_environment
 from pmal._runtime.progress import notes_of_warnings
 from pmal._runtime.runs import RunFolder, open_run, read_config
 from pmal._runtime.session import Session, open_session
-from pmal._runtime.stages import CHANGEABLE, check_stages, discard
+from pmal._runtime.stages import check_stages
 from pmal._runtime.tensors import has_tensors
 from pmal.config import RunConfig, to_settings
 from pmal.data.parts import Part, image_shape, open_part
@@ -53,7 +53,7 @@ def fit(
     """Run every stage that is not done yet in the folder `out`, and give the metrics back.
 
     start: do this stage and all after it anew, with other settings of theirs where the config has them.
-    only: stop after this stage; those before it must be done. Then there are no metrics: {}.
+    only: stop after this stage; those before it must be done. Before the last there are no metrics: {}.
     task: data from elsewhere than `config.data`. One without a test part has no metrics: {}.
     """
     session = session or open_session()
@@ -62,13 +62,11 @@ def fit(
     task = task or open_task(config.data, session.resources.data_root)
     spec = ClassifierSpec(config.encoder, task.class_names, *image_shape(task.train, config.data))
     rehearse(spec, config)
-    with open_run(out, config, CHANGEABLE[start] if start else ()) as run:
-        if start:
-            discard(out, start)
+    with open_run(out, config, start) as run:
         for stage in run_stages(config, task, spec, run, session.logging_to(run.log)):
             if stage == only:
-                return {}
-    return {} if task.test is None else dict(read_json(out / "metrics.json"))
+                break
+    return dict(read_json(out / "metrics.json")) if stage == "evaluation" and task.test else {}
 
 
 def run_stages(
@@ -79,24 +77,30 @@ def run_stages(
     write_json(out / "quarantine.json", {name: part.quarantine() for name, part in parts.items()})
     data, prototypes = training_set(parts["train"], session), None
 
+    run.begin("classifiers")
     classifiers = train_classifiers(
         data, spec, config, flip=task.flip, folder=out / "classifiers", session=session
     )
     network = classifiers[0]
     yield "classifiers"
     if config.method == "pmal":
+        run.begin("embeddings")
         embedded = embed_training_set(classifiers, parts["train"], out / "embeddings", session)
         yield "embeddings"
+        run.begin("mining")
         prototypes = mine_run(embedded, parts["train"], config, out / "prototypes", session)
         yield "mining"
+        run.begin("optimization")
         folder = out / "optimization"
         network = optimize_embedding(
             network, data, prototypes, config, flip=task.flip, folder=folder, session=session
         )
         yield "optimization"
+    run.begin("calibration")
     model = build_model(network, data, prototypes, parts.get("held out"), config, session)
     save_model(out / "model", model)
     yield "calibration"
+    run.begin("evaluation")
     if "test" in parts:
         softmax = classifiers[0] if prototypes else None
         figures = measure_model(model, softmax, parts["test"], parts.get("unknown"), session.display)

@@ -7,7 +7,7 @@ from pmal.errors import UsageError
 LEFT = {
     "classifiers": ["classifiers/0/weights.json", "classifiers/1/weights.json"],
     "embeddings": ["embeddings/0.json", "embeddings/1.json"],
-    "mining": ["prototypes.json", "prototypes.next.safetensors"],
+    "mining": ["prototypes.json", "prototypes.next.safetensors", "audit/audit.csv"],
     "optimization": ["optimization/weights.json"],
     "calibration": ["model/model.json"],
     "evaluation": ["metrics.json", "manifest.json"],
@@ -46,6 +46,7 @@ def test_stages_that_do_not_exist_or_contradict_are_named(run):
         check_stages(RunConfig(), run, "minning", None)
     with pytest.raises(UsageError, match="unknown stage of method softmax 'mining'"):
         check_stages(RunConfig(method="softmax"), run, None, "mining")
-    with pytest.raises(UsageError, match="--only must name mining"):
-        check_stages(RunConfig(), run, "mining", "calibration")
+    for only in ("classifiers", "calibration"):
+        with pytest.raises(UsageError, match="both must name the same stage"):
+            check_stages(RunConfig(), run, "mining", only)
     check_stages(RunConfig(), run, "mining", "mining")

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pmal.data.batches import ResidentImages, StreamedImages, epoch_plan, sequential_plan
+from pmal.data.batches import ChosenImages, ResidentImages, StreamedImages, epoch_plan, sequential_plan
 from pmal.data.decode import encode_png
 from pmal.data.loading import SampleDataset, load_images
 from pmal.data.sources.folder import open_folder
@@ -61,3 +61,16 @@ def test_streamed_images_are_the_resident_ones_epoch_after_epoch_and_errors_are_
         DataError, match=r"^[^\n]*class1/4\.png: not a JPEG[^\n]*readable when the run began$"
     ):
         list(streamed.stream(sequential_plan(12, 4)))
+
+
+def test_some_images_of_a_larger_set():
+    images = torch.arange(20, dtype=torch.uint8).view(20, 1, 1, 1)
+    whole = ResidentImages(images, torch.device("cpu"))
+    chosen = ChosenImages(whole, torch.tensor([3, 7, 11]))
+    assert len(chosen) == 3
+    assert torch.cat(list(chosen.stream([torch.tensor([2, 0]), torch.tensor([1])]))).flatten().tolist() == [
+        11,
+        3,
+        7,
+    ]
+    assert chosen.fingerprint() != ChosenImages(whole, torch.tensor([3, 7, 12])).fingerprint()

@@ -4,7 +4,7 @@ import pytest
 from pmal.config import DataConfig
 from pmal.data.protocols import Split, random_split
 from pmal.data.samples import ArrayStore, Samples, Source
-from pmal.data.task import choose_split, hold_out, make_task
+from pmal.data.task import choose_split, hold_out, learning_task, make_task
 from pmal.errors import DataError, UsageError
 
 NAMES = tuple("abcdefghij")
@@ -128,3 +128,32 @@ def test_one_class_is_not_enough():
 def test_settings_that_a_family_would_ignore_are_refused(own, settings):
     with pytest.raises(UsageError, match="does not go with family"):
         choose_split(own, DataConfig(**settings))
+
+
+def test_small_classes_give_their_share_together():
+    labels = np.repeat(np.arange(20), 9)
+    train, held_out = hold_out(samples(labels, names=tuple("abcdefghijklmnopqrst")), 0.1)
+    assert len(held_out) == 18
+    assert np.bincount(held_out.labels, minlength=20).max() == 1
+    single = samples(np.arange(10))
+    train, held_out = hold_out(single, 0.5)
+    assert len(train) == 10, "one of each class stays"
+
+
+def test_a_class_called_unknown_is_refused():
+    source = Source(
+        "mine",
+        Samples.whole(
+            ArrayStore("a", np.zeros((20, 8, 8, 1), np.uint8)), np.arange(20) % 2, ("cat", "unknown")
+        ),
+    )
+    with pytest.raises(DataError, match="a known class is named 'unknown'"):
+        make_task(source, choose_split(source, DataConfig()), DataConfig())
+
+
+def test_arrays_take_no_split():
+    few = samples(np.arange(40) % 10)
+    assert len(learning_task(few, "fit(X, y)", DataConfig(held_out=0, limit=2)).train) == 20
+    for wrong in (DataConfig(family="random"), DataConfig(known=("a",)), DataConfig(split=1)):
+        with pytest.raises(UsageError, match="all classes in y are known"):
+            learning_task(few, "fit(X, y)", wrong)

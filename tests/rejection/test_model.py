@@ -53,8 +53,10 @@ def test_decides_by_the_score_of_its_rule(network, model):
     answers = model.answer(images)
     z_BD, logits_BK = network.embed(images)
     expected = unknown_scores(z_BD.detach(), logits_BK.detach(), model.reference)
-    torch.testing.assert_close(answers.scores["neighbors"], expected["neighbors"])
-    assert torch.equal(answers.score, answers.scores["distance"])
+    torch.testing.assert_close(
+        model.scores(answers.z, logits_BK.detach())["neighbors"], expected["neighbors"]
+    )
+    torch.testing.assert_close(answers.score, expected["distance"])
     limit = conformal_threshold(model.calibration.scores["distance"], 0.5).value
     assert set(answers.limits.tolist()) == {limit}
     assert torch.equal(answers.labels, answers.nearest.where(answers.score <= limit, -1))
@@ -145,3 +147,22 @@ def test_a_broken_embedding_is_unknown(model):
     for score in model.score_names:
         rule = Rule(score, threshold=math.inf)
         assert dataclasses.replace(model, rule=rule).answer_embedded(z_BD, logits_BK).labels[0] == -1
+
+
+def test_only_the_score_that_decides_is_computed(model, monkeypatch):
+    def refuse(*args):
+        raise AssertionError("not needed")
+
+    monkeypatch.setattr("pmal.rejection.scores.neighbor_score", refuse)
+    model.answer(pictures(3))
+    with pytest.raises(AssertionError, match="not needed"):
+        dataclasses.replace(model, rule=Rule("combined", 0.5)).answer(pictures(3))
+
+
+def test_the_guarantee_is_said_and_does_not_cover_added_classes(model):
+    guaranteed, note = model.guarantee()
+    assert (guaranteed, note) == (True, "accepts at least 0.5 of known samples (calibrated on 40)")
+    more = dataclasses.replace(model, class_names=(*NAMES, "dog"))
+    assert more.guarantee()[1].endswith("1 classes that were added later are not covered")
+    assert not dataclasses.replace(model, rule=Rule("distance", 0.99)).guarantee()[0]
+    assert not dataclasses.replace(model, rule=Rule("distance", threshold=0.1)).guarantee()[0]

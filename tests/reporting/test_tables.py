@@ -56,17 +56,19 @@ def test_the_table_of_a_run():
         "softmax  probability  86.1 [85.0, 87.2]     50.0 [40.0, 60.0]  84.6 [83.0, 86.0]  family=arpl",
         "softmax  logit        100.0 [100.0, 100.0]  0.0 [0.0, 0.0]     90.0 [80.0, 95.0]  family=arpl",
         "4,000 unknown test images; percent [95 % interval]; FPR95: lower is better",
-        "no threshold: no images were held out for it (data.held_out = 0)",
+        "no threshold: no images were held out for it (too few, or data.held_out = 0)",
     ]
 
 
 def test_what_the_threshold_did_is_said_in_one_line():
-    decision = {"score": "distance", "accept": 0.95, "per_class": False, "known_accepted": 0.9512}
+    decision = {"score": "distance", "accept": 0.95, "known_accepted": 0.9512, "guaranteed": True}
     closed = METRICS | {"scores": {}, "unknown_images": 0, "decision": decision}
     known = "threshold of distance for 95 % of known images: accepts 95.1 % of those tested"
     assert run_table(closed).splitlines()[-1] == known
     opened = METRICS | {"decision": decision | {"unknown_rejected": 0.7, "macro_f1": 0.8123}}
     assert run_table(opened).endswith(f"{known}, rejects 70.0 % of the unknown ones; macro-F1 81.2")
+    weak = METRICS | {"decision": decision | {"guaranteed": False, "note": "no guarantee: too few"}}
+    assert run_table(weak).splitlines()[-1] == "no guarantee: too few"
 
 
 @pytest.mark.parametrize("family", ["neal", "random"])

@@ -28,7 +28,6 @@ from pmal.serving.predict import (
     find_model,
     model_header,
     read_images,
-    rule_note,
     unicode_name,
     with_rule,
 )
@@ -134,7 +133,7 @@ def answers_for(model, classes, score=0.5, probability=0.25, z=1.0):
     z_BD = torch.full((len(classes), model.classifier.head.in_features), z)
     probabilities_BK = torch.full((len(classes), 3), probability, dtype=torch.float64)
     limits_B = torch.full_like(score_B, math.inf)
-    return Answers(nearest_B, nearest_B, {}, score_B, limits_B, probabilities_BK, z_BD)
+    return Answers(nearest_B, nearest_B, score_B, limits_B, probabilities_BK, z_BD)
 
 
 def test_numbers_that_json_does_not_have_become_text():
@@ -237,12 +236,12 @@ def test_a_rule_that_cannot_decide_is_refused(change, message):
 def test_without_calibration_only_a_threshold_helps():
     model = make_model(calibrated=False)
     for change in ({}, {"accept": 0.9}, {"score": "logit"}):
-        with pytest.raises(UsageError, match="pass --threshold NUMBER"):
+        with pytest.raises(UsageError, match="--threshold"):
             with_rule(model, **change)
     assert with_rule(model, threshold=0.3).limits().tolist() == [0.3] * 3
     stored = make_model(Rule("distance", threshold=0.3), calibrated=False)
     assert with_rule(stored).limits().tolist() == [0.3] * 3
-    with pytest.raises(UsageError, match="pass --threshold NUMBER"):
+    with pytest.raises(UsageError, match="--threshold"):
         with_rule(stored, accept=0.9)
 
 
@@ -253,13 +252,13 @@ def test_a_softmax_model_names_the_scores_that_it_has():
 
 def test_the_note_says_what_the_threshold_is_worth():
     model = make_model()
-    assert rule_note(model) == "accepts at least 0.95 of known samples (calibrated on 60)"
-    assert "needs 99 known samples, not 60" in rule_note(with_rule(model, accept=0.99))
-    assert "not calibrated" in rule_note(with_rule(model, threshold=0.1))
-    assert "at least 0.95 of the known samples" in rule_note(with_rule(model, per_class=True))
+    assert model.guarantee() == (True, "accepts at least 0.95 of known samples (calibrated on 60)")
+    assert "needs 99 known samples, not 60" in with_rule(model, accept=0.99).guarantee()[1]
+    assert "was set" in with_rule(model, threshold=0.1).guarantee()[1]
+    assert "at least 0.95 of the known samples" in with_rule(model, per_class=True).guarantee()[1]
     few = dataclasses.replace(model.calibration, predictions=torch.tensor([0] * 45 + [1] * 15))
     model = dataclasses.replace(model, calibration=few)
-    assert "no guarantee for 2 of 3 classes" in rule_note(with_rule(model, per_class=True))
+    assert "no guarantee for 2 of 3 classes" in with_rule(model, per_class=True).guarantee()[1]
 
 
 def test_the_description_of_a_model_is_json_and_leaves_out_what_does_not_count():

@@ -8,17 +8,36 @@ from pathlib import Path
 from typing import Any
 
 from pmal._runtime.files import append_line, make_folder, sha256, write_json, write_text
+from pmal._runtime.stages import CHANGEABLE, discard
 from pmal.config import RunConfig, build, parse_toml, to_settings, to_toml
 from pmal.errors import DataError, UsageError
 
 CONFIG = "config.toml"
 
 
+REDOING = ".redoing"
+
+
 class RunFolder:
     """Paths and records of one run."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, config: RunConfig, start: str | None = None) -> None:
+        """start: the stage from which on the run is done anew."""
+        self.path, self.config, self.start = path, config, start
+
+    def begin(self, stage: str) -> None:
+        """Where the run is done anew from this stage on: drop what is there, once what it needs is there.
+
+        A mark says that this has happened: the same command again, after an interruption, goes on. Without
+        the mark, whenever the process dies, the old settings stand beside nothing but their own results.
+        """
+        mark, wanted = self.path / REDOING, f"{stage}\n{to_toml(to_settings(self.config))}"
+        if stage != self.start or (mark.exists() and mark.read_text(encoding="utf-8") == wanted):
+            return
+        mark.unlink(missing_ok=True)
+        discard(self.path, stage)
+        write_text(self.path / CONFIG, to_toml(to_settings(self.config)))
+        write_text(mark, wanted)
 
     def log(self, **event: Any) -> None:
         append_line(self.path / "log.jsonl", json.dumps(event))
@@ -32,18 +51,21 @@ class RunFolder:
 
 
 @contextlib.contextmanager
-def open_run(path: Path, config: RunConfig, may_change: Collection[str] = ()) -> Iterator[RunFolder]:
-    """Make the folder, or take up the run in it, which must have the same settings but for some sections."""
+def open_run(path: Path, config: RunConfig, start: str | None = None) -> Iterator[RunFolder]:
+    """Make the folder, or take up the run in it. Its settings must be the same, or concern only what is done
+    anew, from the stage `start` on."""
     make_folder(path)
     if not (path / CONFIG).exists() and any(not entry.name.startswith(".") for entry in path.iterdir()):
         raise UsageError(f"{path} is not empty and holds no run: choose another --out")
     with _only_writer(path):
         if (path / CONFIG).exists():
-            _check_settings(path, config, may_change)
-        write_text(path / CONFIG, to_toml(to_settings(config)))
+            _check_settings(path, config, CHANGEABLE[start] if start else ())
+        else:
+            write_text(path / CONFIG, to_toml(to_settings(config)))
         for left_by_a_killed_process in path.rglob(".*.tmp"):
             left_by_a_killed_process.unlink()
-        yield RunFolder(path)
+        yield RunFolder(path, config, start)
+        (path / REDOING).unlink(missing_ok=True)
 
 
 def read_config(path: Path) -> RunConfig:

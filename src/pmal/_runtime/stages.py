@@ -12,7 +12,7 @@ PMAL_ALONE = ("embeddings", "mining", "optimization")
 _FILES = {
     "classifiers": ("classifiers",),
     "embeddings": ("embeddings",),
-    "mining": ("prototypes.json", "prototypes*.safetensors"),
+    "mining": ("prototypes.json", "prototypes*.safetensors", "audit"),
     "optimization": ("optimization",),
     "calibration": ("model",),
     "evaluation": ("metrics.json", "manifest.json"),
@@ -38,12 +38,12 @@ def check_stages(config: RunConfig, out: Path, start: str | None, only: str | No
             raise unknown_name(f"stage of method {config.method}", name, stages)
     if only is None:
         return
+    if start not in (None, only):
+        raise UsageError(f"--from {start} --only {only}: both must name the same stage, which is done anew")
     before = stages[: stages.index(only)]
     for stage in before:
         if not _is_done(stage, out, config):
             raise UsageError(f"{out}: stage {only} needs {stage} done: run --only {stage} first")
-        if stage == start:
-            raise UsageError(f"--from {start} --only {only}: --only must name {start}, which is done anew")
 
 
 def discard(out: Path, start: str) -> None:

@@ -69,7 +69,9 @@ def _paths(images: Any) -> list[str] | None:
     """The paths of a list of them; None for anything else."""
     if isinstance(images, str | os.PathLike):
         raise DataError(f"{NAME} is one path: pass a list, [{str(images)!r}]")
-    given = images.tolist() if isinstance(images, np.ndarray) and images.dtype.kind in "OU" else images
+    given = images
+    if hasattr(images, "tolist") and np.asarray(images).dtype.kind in "OU":  # also a column of a table
+        given = np.asarray(images).tolist()
     if not isinstance(given, list | tuple) or not any(
         isinstance(entry, str | os.PathLike) for entry in given
     ):

@@ -68,6 +68,23 @@ class ResidentImages:
         return self._fingerprint
 
 
+class ChosenImages:
+    """Some of the images of a larger set."""
+
+    def __init__(self, images: ImageBatches, positions: torch.Tensor) -> None:
+        self.images, self.positions = images, positions
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def stream(self, plan: Plan) -> Iterator[torch.Tensor]:
+        return self.images.stream([self.positions[batch] for batch in plan])
+
+    def fingerprint(self) -> str:
+        chosen = self.positions.numpy().tobytes()
+        return hashlib.sha256(self.images.fingerprint().encode() + chosen).hexdigest()
+
+
 class StreamedImages:
     """Images decoded by worker processes as they are needed."""
 

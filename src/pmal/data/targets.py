@@ -95,9 +95,14 @@ def read_labels(y: Any, count: int) -> Labels:
             f"y has shape {array.shape} for {count} samples: pass one label each, of shape ({count},)"
         )
     if array.dtype.kind in "iub":
+        if array.dtype == np.uint64 and (array > np.iinfo(np.int64).max).any():
+            raise DataError("y has labels beyond 2^63: use smaller integers, or text")
         return array.astype(np.int64)
     if array.dtype.kind == "f" and np.isfinite(array).all() and (array == np.floor(array)).all():
         return array.astype(np.int64)
+    if array.dtype.kind == "f":
+        place = int(np.flatnonzero(~np.isfinite(array) | (array != np.floor(array)))[0])
+        raise DataError(f"y[{place}] is {array[place]}: labels are integers or text, and -1 is unknown")
     values = [v.item() if isinstance(v, np.generic) else v for v in array.tolist()]
     if all(isinstance(v, int) and not isinstance(v, bool) for v in values):
         return array.astype(np.int64)

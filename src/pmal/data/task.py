@@ -19,6 +19,10 @@ from pmal.data.sources.registry import open_source
 from pmal.errors import DataError, UsageError, unknown_name
 
 TEST_SHARE = 0.2
+_ROUNDING = 1e-9
+"""A tenth of ten images is one, whatever floating point makes of it."""
+UNKNOWN = "unknown"
+"""What an image of no known class is called."""
 OWN_FAMILIES = ("all", "random", "named")
 
 
@@ -84,7 +88,9 @@ def make_task(source: Source, split: Split, config: DataConfig) -> Task:
 
 def learning_task(samples: Samples, name: str, config: DataConfig) -> Task:
     """All classes known, all samples to learn from but those held out; nothing is measured."""
-    train, held_out = hold_out(samples, config.held_out)
+    if config.family not in ("auto", "all") or config.split or config.known or config.num_known:
+        raise UsageError(f"{name}: all classes in y are known: leave data.family, split and known out")
+    train, held_out = hold_out(limited(samples, config.limit), config.held_out)
     task = Task(
         split=all_known(len(samples.class_names)),
         train=train,
@@ -100,14 +106,19 @@ def learning_task(samples: Samples, name: str, config: DataConfig) -> Task:
 def hold_out(samples: Samples, share: float) -> tuple[Samples, Samples]:
     """All but a share of every class, and that share.
 
-    The draw is fixed, so that runs with different seeds are tested and calibrated on the same images.
+    What rounding leaves of a class's share counts for the next class, so that small classes give their share
+    together; one sample of each stays. The draw is fixed, so that runs with different seeds are tested and
+    calibrated on the same images.
     """
-    random = np.random.default_rng(0)
-    testing = np.zeros(len(samples), dtype=bool)
+    random, owed = np.random.default_rng(0), 0.0
+    taken = np.zeros(len(samples), dtype=bool)
     for label in range(len(samples.class_names)):
         members = np.flatnonzero(samples.labels == label)
-        testing[random.permutation(members)[: int(share * len(members))]] = True
-    return samples.at(~testing), samples.at(testing)
+        owed += share * len(members)
+        count = max(0, min(int(owed + _ROUNDING), len(members) - 1))
+        owed -= count
+        taken[random.permutation(members)[:count]] = True
+    return samples.at(~taken), samples.at(taken)
 
 
 def limited(samples: Samples, limit: int) -> Samples:
@@ -159,6 +170,10 @@ def _flip(choice: str, digits: bool) -> bool:
 def _check(task: Task, source: str) -> None:
     if len(task.class_names) < 2:
         raise DataError(f"{source}: {len(task.class_names)} known class: a classifier needs at least 2")
+    if UNKNOWN in task.class_names:
+        raise DataError(
+            f"{source}: a known class is named '{UNKNOWN}', as is the answer for all others: rename it"
+        )
     per_class = np.bincount(task.train.labels, minlength=len(task.class_names))
     empty = [task.class_names[k] for k in np.flatnonzero(per_class == 0)]
     if empty:

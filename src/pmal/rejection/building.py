@@ -1,11 +1,14 @@
 """From a trained network to the finished model: embed what it compares images with, and calibrate it."""
 
+from dataclasses import replace
+
 import torch
+from torch.nn.functional import interpolate
 
 from pmal._runtime.progress import Advance
 from pmal._runtime.session import Session
 from pmal.config import RunConfig
-from pmal.data.batches import ImageBatches, ResidentImages
+from pmal.data.batches import ChosenImages, ImageBatches
 from pmal.data.parts import Part
 from pmal.ensemble.classifier import Classifier
 from pmal.ensemble.embeddings import embed_images
@@ -18,9 +21,9 @@ from pmal.rejection.calibration import Calibration
 from pmal.rejection.model import OpenSetModel, Prototype, Rule
 from pmal.rejection.scores import LOGIT_SCORES, Reference, unknown_scores
 
+PICTURE_SIDE = 64
 BANK_LIMIT = 50_000
 """Training embeddings that `neighbors` looks at, evenly spaced where there are more: a bundle stays small."""
-READ_BATCH = 512
 
 
 def build_model(
@@ -44,8 +47,24 @@ def build_model(
             reference = Reference(table_KTD, prototypes.mask, config.optimization.distance, bank_ND)
         calibration = _calibrate(network, reference, held_out, advance) if held_out else None
     gallery = _gallery(prototypes) if prototypes else ()
-    pictures = None if pictures is None else pictures.cpu()
-    return OpenSetModel(network, names, rule, reference, gallery, pictures, calibration)
+    pictures = None if pictures is None else thumbnails(pictures.cpu())
+    model = OpenSetModel(network, names, rule, reference, gallery, pictures, calibration)
+    if rule.score == "combined" and rule.score not in model.score_names:
+        session.display.say("held-out images are too few or too alike for score combined: distance decides")
+        return replace(model, rule=replace(rule, score="distance"))
+    return model
+
+
+def thumbnails(images_PCHW: torch.Tensor) -> torch.Tensor:
+    """Pictures for people, at most 64 px: 10,000 prototypes at full size would make a bundle of gigabytes."""
+    side = images_PCHW.shape[-1]
+    if side <= PICTURE_SIDE or images_PCHW.is_floating_point():
+        return images_PCHW
+    parts = [
+        interpolate(part.float(), size=(PICTURE_SIDE, PICTURE_SIDE), mode="area").round().byte()
+        for part in torch.split(images_PCHW, 512)
+    ]
+    return torch.cat(parts)
 
 
 def default_score(config: RunConfig) -> str:
@@ -67,9 +86,8 @@ def check_score(config: RunConfig) -> None:
 
 def _training_embeddings(network: Classifier, images: ImageBatches, advance: Advance) -> torch.Tensor:
     if len(images) > BANK_LIMIT:
-        chosen = torch.linspace(0, len(images) - 1, BANK_LIMIT, dtype=torch.float64).long()
-        picked = list(images.stream(list(torch.split(chosen, READ_BATCH))))
-        images = ResidentImages(torch.cat(picked), picked[0].device)
+        spaced = torch.linspace(0, len(images) - 1, BANK_LIMIT, dtype=torch.float64).long()
+        images = ChosenImages(images, spaced)
     z_ND, _ = embed_images(network, images, advance=advance)
     return z_ND
 

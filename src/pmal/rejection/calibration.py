@@ -38,14 +38,14 @@ class Calibration:
 
     @classmethod
     def fit(cls, scores: Mapping[str, torch.Tensor], predictions: torch.Tensor) -> "Calibration":
-        """From all scores of held-out images. Every other image makes the scale of the combined score."""
+        """From all scores of held-out images. One half of them makes the scale of the combined score."""
         parts = {name: scores[name] for name in COMBINED if name in scores}
-        even = torch.arange(len(predictions)) % 2 == 0
-        usable = {name: values for name, values in parts.items() if _has_spread(values[even])}
-        if len(usable) < 2 or even.all():
+        first, second = _halves(len(predictions))
+        usable = {name: values for name, values in parts.items() if _has_spread(values[first])}
+        if len(usable) < 2 or not len(second):
             return cls(dict(scores), predictions, None)
-        scale = ScoreScale.fit({name: values[even] for name, values in usable.items()})
-        combined = combined_score({name: values[~even] for name, values in usable.items()}, scale)
+        scale = ScoreScale.fit({name: values[first] for name, values in usable.items()})
+        combined = combined_score({name: values[second] for name, values in usable.items()}, scale)
         return cls({**scores, "combined": combined}, predictions, scale)
 
     def keeping(self, z_ND: torch.Tensor, labels_N: torch.Tensor | None) -> "Calibration":
@@ -54,24 +54,27 @@ class Calibration:
         labels = None if labels_N is None else labels_N[::step].clone()
         return replace(self, z=z_ND[::step].clone(), labels=labels)
 
-    def complete(self, scores: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The scores of other images, with the combined one."""
-        return {**scores, "combined": combined_score(scores, self.scale)} if self.scale else dict(scores)
-
     def threshold(self, score: str, accept: float) -> Threshold:
         """One for all classes."""
         return conformal_threshold(self._of(score), accept)
 
     def class_thresholds(self, score: str, accept: float, num_classes: int) -> tuple[Threshold, ...]:
         """One per predicted class."""
-        known = self._of(score)
-        predictions = self.predictions[1::2] if len(known) < len(self.predictions) else self.predictions
-        return per_class_thresholds(known, predictions, num_classes, accept)
+        predictions = self.predictions
+        if score == "combined":
+            predictions = predictions[_halves(len(predictions))[1]]
+        return per_class_thresholds(self._of(score), predictions, num_classes, accept)
 
     def _of(self, score: str) -> torch.Tensor:
         if score not in self.scores:
             raise unknown_name("score", score, self.scores)
         return self.scores[score]
+
+
+def _halves(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Positions of two halves, drawn once and for all: images often lie in the order of their classes."""
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
+    return order[: count - count // 2], order[count - count // 2 :]
 
 
 def _has_spread(scores: torch.Tensor) -> bool:

@@ -4,7 +4,7 @@ B images, K classes (the network's K0 and those added since), T prototypes of th
 D channels, P prototypes in all.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
@@ -19,8 +19,6 @@ from pmal.optimization.distances import attention_weights
 from pmal.rejection.calibration import Calibration
 from pmal.rejection.scores import LOGIT_SCORES, Reference, class_distances, unknown_scores
 from pmal.rejection.thresholds import decide
-
-UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
@@ -52,10 +50,8 @@ class Answers:
     """Class of each image, -1 for unknown (B,)."""
     nearest: Tensor
     """Class that it was taken for before the threshold (B,)."""
-    scores: Mapping[str, Tensor]
-    """Every unknown score, float64 (B,) each; larger is more unknown."""
     score: Tensor
-    """The one that decides."""
+    """The unknown score that decides, float64 (B,); larger is more unknown."""
     limits: Tensor
     """The threshold that each image was held against (B,)."""
     probabilities: Tensor
@@ -95,9 +91,7 @@ class OpenSetModel:
 
     def scores(self, z_BD: Tensor, logits_BK: Tensor) -> dict[str, Tensor]:
         """Every score of embedded images."""
-        found = unknown_scores(z_BD, logits_BK, self.reference)
-        found = self.calibration.complete(found) if self.calibration else found
-        return {name: found[name] for name in self.score_names}
+        return self._scores(z_BD, logits_BK, self.score_names)
 
     def answer(self, images: Tensor | ImageBatches, advance: Advance | None = None) -> Answers:
         """Classes and scores of uint8 images (B, C, H, W) of the model's size and channels."""
@@ -108,11 +102,11 @@ class OpenSetModel:
 
     def answer_embedded(self, z_BD: Tensor, logits_BK: Tensor) -> Answers:
         """The same, of embeddings and logits."""
-        scores, nearest_B = self.scores(z_BD, logits_BK), self.nearest_class(z_BD, logits_BK)
-        score_B, limits = scores[self.deciding_score()], self.limits()
+        name, nearest_B = self.deciding_score(), self.nearest_class(z_BD, logits_BK)
+        score_B, limits = self._scores(z_BD, logits_BK, (name,))[name], self.limits()
         labels_B = torch.from_numpy(decide(nearest_B, score_B, limits.numpy()))
         probabilities_BK = logits_BK.double().softmax(dim=1)
-        return Answers(labels_B, nearest_B, scores, score_B, limits[nearest_B], probabilities_BK, z_BD)
+        return Answers(labels_B, nearest_B, score_B, limits[nearest_B], probabilities_BK, z_BD)
 
     @torch.no_grad()
     def logits(self, z_BD: Tensor) -> Tensor:
@@ -129,7 +123,7 @@ class OpenSetModel:
         own_B = logits_BK.argmax(dim=1)
         if not self.added or self.reference is None:
             return own_B
-        nearest_B = class_distances(z_BD, self.reference).argmin(dim=1)
+        nearest_B = class_distances(z_BD.to(self.classifier.mean.device), self.reference).argmin(dim=1).cpu()
         return nearest_B.where(nearest_B >= logits_BK.shape[1], own_B)
 
     def deciding_score(self) -> str:
@@ -145,14 +139,31 @@ class OpenSetModel:
             return torch.full((count,), rule.threshold, dtype=torch.float64)
         if self.calibration is None:
             raise UsageError(
-                "this model has no threshold, because no images were held out (data.held_out = 0): "
-                "set one, or fit with a share held out"
+                "this model has no threshold, because no images were held out: pass one (--threshold), "
+                "or fit with more images or a larger data.held_out"
             )
         if rule.per_class:
             found = self.calibration.class_thresholds(self.deciding_score(), rule.accept, count)
         else:
             found = (self.calibration.threshold(self.deciding_score(), rule.accept),) * count
         return torch.tensor([threshold.value for threshold in found], dtype=torch.float64)
+
+    def guarantee(self) -> tuple[bool, str]:
+        """Whether the threshold accepts what it promises, and one line about it."""
+        rule, calibration, count = self.rule, self.calibration, len(self.class_names)
+        if rule.threshold is not None or calibration is None:
+            return False, "no guarantee: a threshold that was set, or found on a validation set"
+        new = f"; {self.added} classes that were added later are not covered" if self.added else ""
+        if not rule.per_class:
+            found = calibration.threshold(rule.score, rule.accept)
+            return found.guaranteed, found.note + new
+        weak = sum(not t.guaranteed for t in calibration.class_thresholds(rule.score, rule.accept, count))
+        if weak:
+            return (
+                False,
+                f"no guarantee for {weak} of {count} classes, which have the threshold of all together",
+            )
+        return True, f"accepts at least {rule.accept} of the known samples that are taken for each class{new}"
 
     def attention(self, z_BD: Tensor, classes_B: Tensor) -> Tensor:
         """The share of each prototype in its class's answer, for one class per image: (B, T)."""
@@ -166,6 +177,13 @@ class OpenSetModel:
             found_B1T = attention_weights(z_BD[asked].double(), prototypes_KTD[one], mask_KT[one])
             weights_BT[asked] = found_B1T[:, 0]
         return weights_BT
+
+    def _scores(self, z_BD: Tensor, logits_BK: Tensor, names: Collection[str]) -> dict[str, Tensor]:
+        scale = self.calibration.scale if self.calibration else None
+        # On the device of the network, where the many prototypes and neighbors of many classes take no time.
+        device = self.classifier.mean.device
+        found = unknown_scores(z_BD.to(device), logits_BK.to(device), self.reference, scale, names)
+        return {name: score_B.cpu() for name, score_B in found.items()}
 
     def _check_images(self, images: Tensor) -> None:
         spec = self.classifier.spec

@@ -53,7 +53,9 @@ def add_class(
     """The model with one more class, which rejects by the distance from now on, and what that changed.
 
     A sample is taken for the new class where its prototypes are nearer than those of all others. Distances
-    to the nearest class only fall by it: the threshold accepts as many known samples as before, or more.
+    to the nearest class only fall by it: one threshold for all accepts as many samples of the trained classes
+    as before, or more. It promises nothing for the new class; nor does that of another score, or one set by
+    hand, which is dropped.
     """
     reference = model.reference
     if reference is None:
@@ -99,7 +101,6 @@ def _extend(reference: Reference, z_ND: Tensor, chosen_T: Tensor) -> Reference:
         reference,
         prototypes_KTD=torch.cat([reference.prototypes_KTD, row_TD[None]]),
         mask_KT=torch.cat([reference.mask_KT, mask_T[None]]),
-        training_ND=torch.cat([reference.training_ND, z_ND.to(reference.training_ND)]),
     )
 
 

@@ -24,4 +24,6 @@ def recalibrated(
         return replace(model, rule=replace(model.rule, threshold=best.value))
     found = Calibration.fit(unknown_scores(z_ND, logits_NK, model.reference), nearest_N)
     rule = replace(model.rule, threshold=None)
-    return replace(model, rule=rule, calibration=found.keeping(z_ND, labels_N))
+    calibrated = replace(model, rule=rule, calibration=found.keeping(z_ND, labels_N))
+    calibrated.deciding_score()  # a few samples that are all alike have no combined score
+    return calibrated

@@ -6,8 +6,9 @@ explain, is among its numbers, its score is +inf.
 Shapes: B samples, K classes, D channels, N samples of the bank, M of them in a block.
 """
 
+import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -230,6 +231,8 @@ def _floats(scores_B: torch.Tensor) -> Floats:
 
 
 _BLOCK_IMAGES = 256
+_BLOCK_NUMBERS = 1 << 25
+"""Of the attended sets (images x classes x channels) at a time: a quarter of a GiB."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -243,23 +246,38 @@ class Reference:
 
 
 def unknown_scores(
-    z_BD: torch.Tensor, logits_BK: torch.Tensor, reference: Reference | None = None
+    z_BD: torch.Tensor,
+    logits_BK: torch.Tensor,
+    reference: Reference | None = None,
+    scale: ScoreScale | None = None,
+    names: Collection[str] | None = None,
 ) -> dict[str, torch.Tensor]:
-    """Every score by name: those of the logits alone, and with a reference those of the embedding, too."""
-    scores = {name: score(logits_BK) for name, score in LOGIT_SCORES.items()}
+    """The scores asked for (None: all there are), by name.
+
+    Without a reference there are those of the logits; with it `distance` and `neighbors`; with a scale
+    `combined`.
+    """
+    there: dict[str, Callable[[], torch.Tensor]] = {
+        name: functools.partial(score, logits_BK) for name, score in LOGIT_SCORES.items()
+    }
     if reference is not None:
-        scores["distance"] = distance_score(class_distances(z_BD, reference))
         nearest = min(NEIGHBORS, len(reference.training_ND))
-        scores["neighbors"] = neighbor_score(z_BD, reference.training_ND, nearest)
-    return scores
+        there["distance"] = lambda: distance_score(class_distances(z_BD, reference))
+        there["neighbors"] = lambda: neighbor_score(z_BD, reference.training_ND, nearest)
+    wanted = [*there, *(["combined"] if scale else [])] if names is None else list(names)
+    needed = {*wanted, *(scale.quantiles if scale and "combined" in wanted else ())}
+    scores = {name: compute() for name, compute in there.items() if name in needed}
+    if scale and "combined" in wanted:
+        scores["combined"] = combined_score(scores, scale)
+    return {name: scores[name] for name in wanted}
 
 
 def class_distances(z_BD: torch.Tensor, reference: Reference) -> torch.Tensor:
     """Distance of every embedding to every class's prototypes, float64 (B, K)."""
-    measure, prototypes_KTD = DISTANCES[reference.distance], reference.prototypes_KTD.double()
+    measure, prototypes_KTD = DISTANCES[reference.distance], reference.prototypes_KTD.to(z_BD.device).double()
+    mask_KT = reference.mask_KT.to(z_BD.device)
     # In blocks: the attended sets of all images at once would not fit into memory.
-    blocks = [
-        measure(block_BD.double(), prototypes_KTD, reference.mask_KT)
-        for block_BD in torch.split(z_BD, _BLOCK_IMAGES)
-    ]
-    return torch.cat(blocks)
+    rows = max(1, min(_BLOCK_IMAGES, _BLOCK_NUMBERS // (len(mask_KT) * z_BD.shape[1])))
+    return torch.cat(
+        [measure(block_BD.double(), prototypes_KTD, mask_KT) for block_BD in torch.split(z_BD, rows)]
+    )

@@ -62,10 +62,13 @@ def _decisions(
     model: OpenSetModel, labels_N: torch.Tensor, known: Answers, unknown: Answers | None
 ) -> dict[str, Any]:
     """What the stored threshold does with the test images."""
+    guaranteed, note = model.guarantee()
     found: dict[str, Any] = {
         "score": model.rule.score,
         "accept": model.rule.accept,
         "per_class": model.rule.per_class,
+        "guaranteed": guaranteed,
+        "note": note,
         "known_accepted": float((known.labels >= 0).double().mean()),
     }
     if unknown is not None:

@@ -46,13 +46,13 @@ def _decision(metrics: Mapping[str, Any]) -> list[str]:
     """What the stored threshold did with the test images."""
     found = metrics.get("decision")
     if found is None:
-        return ["no threshold: no images were held out for it (data.held_out = 0)"]
+        return ["no threshold: no images were held out for it (too few, or data.held_out = 0)"]
     text = f"threshold of {found['score']} for {100 * found['accept']:g} % of known images"
     text += f": accepts {100 * found['known_accepted']:.1f} % of those tested"
     if "unknown_rejected" in found:
         text += f", rejects {100 * found['unknown_rejected']:.1f} % of the unknown ones"
         text += f"; macro-F1 {100 * found['macro_f1']:.1f}"
-    return [text]
+    return [text] if found["guaranteed"] else [text, found["note"]]
 
 
 def align(rows: Sequence[Sequence[str]]) -> str:

@@ -21,8 +21,9 @@ from pmal._runtime.session import Session
 from pmal.data.loading import load_images
 from pmal.data.samples import Samples
 from pmal.data.sources.folder import FileStore, list_files, printable
+from pmal.data.task import UNKNOWN
 from pmal.errors import DataError, UsageError, unknown_name
-from pmal.rejection.model import UNKNOWN, Answers, OpenSetModel, Rule
+from pmal.rejection.model import Answers, OpenSetModel, Rule
 from pmal.serving.bundle_folder import RECORD
 
 TOP = 3
@@ -80,9 +81,6 @@ def with_rule(
     model = replace(model, rule=rule)
     if rule.score not in model.score_names:
         raise unknown_name("score of this model", rule.score, model.score_names)
-    if rule.threshold is None and model.calibration is None:
-        reason = "no images were held out when it was fitted (data.held_out = 0)"
-        raise UsageError(f"this model has no threshold, because {reason}: pass --threshold NUMBER")
     model.limits()
     return model
 
@@ -176,22 +174,8 @@ def model_header(model: OpenSetModel, folder: Path) -> dict[str, Any]:
         "score": rule.score,
         "accept": rule.accept if rule.threshold is None else None,
         "per_class": rule.per_class if rule.threshold is None else False,
-        "note": rule_note(model),
+        "note": model.guarantee()[1],
     }
-
-
-def rule_note(model: OpenSetModel) -> str:
-    """How far the threshold can be trusted, in one line."""
-    rule, calibration = model.rule, model.calibration
-    if rule.threshold is not None or calibration is None:
-        return "a threshold that was set, not calibrated"
-    if not rule.per_class:
-        return calibration.threshold(rule.score, rule.accept).note
-    found = calibration.class_thresholds(rule.score, rule.accept, len(model.class_names))
-    weak = sum(not threshold.guaranteed for threshold in found)
-    if weak:
-        return f"no guarantee for {weak} of {len(found)} classes, which have the threshold of all together"
-    return f"accepts at least {rule.accept} of the known samples that are taken for each class"
 
 
 def answer_files(
@@ -238,6 +222,8 @@ def _probabilities(answers: Answers) -> list[float | str | None]:
 def _top_prototypes(model: OpenSetModel, answers: Answers, top: int) -> list[list[dict[str, Any]]]:
     """Those of the class that each image was taken for, by their share in its answer."""
     classes = answers.nearest.tolist()
+    if top < 0:
+        raise UsageError(f"top is {top}: ask for 0 or more prototypes")
     if model.reference is None or not model.gallery or not top:
         return [[] for _ in classes]
     weights_BT = model.attention(answers.z, answers.nearest)

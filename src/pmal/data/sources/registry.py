@@ -181,3 +181,13 @@ def _sample_path() -> Path:
 def _tells(known: NamedSet) -> tuple[str, ...]:
     tells = [f"{known.folders[0]}/{file}" for file in (*known.files, "*.parquet")]
     return tuple(tells) + (_tells(NAMED["cifar100"]) if known.cifar100_unknown else ())
+
+
+def absolute_source(source: str) -> str:
+    """A path that stays right when it is used from another folder; names stay names."""
+    try:
+        source.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{source!r}: the path is not valid UTF-8: rename the folder") from None
+    path = os.path.abspath(os.path.expanduser(source))
+    return source if is_named(source) or not os.path.exists(path) else path
