@@ -17,7 +17,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-SCORES = ("probability", "logit", "energy", "distance", "neighbors")
+SCORES = ("probability", "logit", "energy", "distance", "neighbors", "combined")
 
 
 def open_set_table() -> str:
