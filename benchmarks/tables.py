@@ -101,15 +101,27 @@ def search_table() -> str:
     ]
     for file in sorted((RESULTS / "search").glob("*.json")):
         result = read_json(file)
-        source, split, left_out = file.stem.split("-")[:3]
+        source, family, split, left_out = re.match(r"(.+)-([a-z]+)(\d+)-(\d+)out", file.stem).groups()
         for row in result["rows"]:
-            where = f"{source}, {split[:-1]} {split[-1]}, {len(row['known'])} / {left_out.split('out')[0]}"
+            where = f"{source}, {family} {split}, {len(row['known'])} / {left_out}"
             phases = f"{row['epochs']} + {row['epochs']}" if row["method"] == "pmal" else f"{row['epochs']}"
             figures = [row["accuracy"], *(row["auroc"].get(score) for score in SCORES)]
             cells = " | ".join("" if value is None else f"{100 * value:.1f}" for value in figures)
-            settings = row["settings"].replace("optimization.", "").replace("encoder.", "") or "defaults"
+            settings = " ".join(word.partition(".")[2] for word in row["settings"].split()) or "defaults"
             lines.append(f"| {where} | {row['method']}, {phases} | {settings} | {cells} |")
     return "\n".join(lines)
+
+
+def combined_table() -> str:
+    """Single scores and combinations of them on known classes alone, the best ten by their mean."""
+    results = [read_json(file) for file in sorted((RESULTS / "search").glob("*.json"))]
+    rows = [row for result in results for row in result["rows"] if row.get("combined")]
+    found = [{**row["auroc"], **row["combined"]} for row in rows]
+    found = [{name: value for name, value in row.items() if name != "combined"} for row in found]
+    means = {name: statistics.mean(row[name] for row in found) for name in found[0]}
+    best = sorted(means, key=means.get, reverse=True)[:10]
+    lines = [f"| score, or mean of scores | mean AUROC of {len(found)} validation problems |", "|---|---|"]
+    return "\n".join(lines + [f"| {name.replace('+', ', ')} | {100 * means[name]:.1f} |" for name in best])
 
 
 def precomputed_table() -> str:
@@ -154,6 +166,7 @@ TABLES = {
     "quality": quality_table,
     "mining": mining_table,
     "search": search_table,
+    "combined": combined_table,
     "precomputed": precomputed_table,
     "new class": new_class_table,
 }
