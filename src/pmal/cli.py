@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pmal.cli_bench import bench
 from pmal.cli_data import data_app
 from pmal.cli_options import (
     AGAIN,
@@ -286,6 +287,9 @@ def audit(
     else:
         print(", ".join(f"{count:,} {name}" for name, count in counts.items()))
         print(f"table and contact sheets: {out}\nrun folder: {run}")
+
+
+app.command()(bench)
 
 
 def _configure(recipe: str | None, named: dict[str, Any], assignments: list[str]) -> RunConfig:
