@@ -55,14 +55,14 @@ GPU = Sizes(
     plan=Plan(),
     mining=tuple((50_000, k) for k in MINING_CLASSES),
     mining_repeats=5,
-    prediction=PredictionPlan(images=16_384, calls=300, repeats=5),
+    prediction=PredictionPlan(images=65_536, calls=500, repeats=5, seconds=2.0),
 )
 GPU_QUICK = Sizes(
     cases=(Case("oscri", 32, 128, steps=100), Case("wide_resnet", 32, 128, steps=20)),
     plan=Plan(repeats=3, long=False),
     mining=tuple((20_000, k) for k in MINING_CLASSES),
     mining_repeats=3,
-    prediction=PredictionPlan(images=4096, calls=50, repeats=3),
+    prediction=PredictionPlan(images=4096, calls=50, repeats=3, seconds=0.5),
 )
 CPU = Sizes(
     cases=(
@@ -72,16 +72,16 @@ CPU = Sizes(
         Case("resnet50", 224, 2, steps=1, classes=2),
     ),
     plan=Plan(),
-    mining=((8192, 4), (8192, 20), (3072, 1000)),
+    mining=((8192, 4), (8192, 20), (2304, 1000)),
     mining_repeats=3,
-    prediction=PredictionPlan(images=256, calls=50, repeats=3),
+    prediction=PredictionPlan(images=512, calls=100, repeats=3),
 )
 CPU_QUICK = Sizes(
     cases=(Case("small", 28, 32, steps=2, channels=1),),
     plan=Plan(repeats=2),
     mining=((2500, 4), (2500, 20)),
     mining_repeats=2,
-    prediction=PredictionPlan(images=32, calls=10, repeats=2, bank=2000),
+    prediction=PredictionPlan(images=32, calls=10, repeats=2, seconds=0.2, bank=2000),
 )
 
 

@@ -26,7 +26,8 @@ from pmal.data.samples import Pixels
 from pmal.ensemble.classifier import Classifier, ClassifierSpec
 from pmal.ensemble.classifiers import softmax_objective, untrained
 from pmal.ensemble.steps import GraphStep, Objective, compiled
-from pmal.ensemble.training import COMPILE_STEPS, TrainingLoop, TrainingSet
+from pmal.ensemble.training import COMPILE_STEPS, TrainingSet
+from pmal.ensemble.training import _Loop as TrainingLoop  # not train(): here an epoch is a turn
 from pmal.errors import UsageError, unknown_name
 from pmal.mining import PrototypeSet
 from pmal.optimization.training import PrototypeTrainingSet, make_learner

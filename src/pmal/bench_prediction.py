@@ -3,6 +3,7 @@
 The model has everything that one of `pmal fit` has: prototypes, training embeddings, and every score.
 """
 
+import dataclasses
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,22 +23,29 @@ from pmal.optimization.training import PrototypeTrainingSet
 from pmal.rejection.model import OpenSetModel, Rule
 from pmal.rejection.scores import Reference
 
+FEWEST = 3
+"""Calls, whatever they cost."""
+
 
 @dataclass(frozen=True)
 class PredictionPlan:
     """How much to ask a model, and how often."""
 
     images: int
-    """Answered at a time for the throughput; fewer, where they are large."""
+    """Answered at a time for the throughput, at most."""
     calls: int
-    """With one image."""
+    """With one image, at most."""
     repeats: int
     """With many."""
+    seconds: float = 1.0
+    """Of all calls with one image, and of one with many, about: slow networks are asked less."""
     bank: int = 20_000
     """Training embeddings of the model."""
 
-    def count(self, image_size: int) -> int:
-        return max(1, min(self.images, self.images * 32**2 // image_size**2))
+    def fitted(self, once: float) -> "PredictionPlan":
+        """The plan for a model that takes so many seconds for one image."""
+        calls, images = (max(FEWEST, int(self.seconds / once)), max(1, int(self.seconds / once)))
+        return dataclasses.replace(self, calls=min(self.calls, calls), images=min(self.images, images))
 
 
 def finished_model(case: Case, bank: int, device: torch.device) -> OpenSetModel:
@@ -56,21 +64,25 @@ def measure_prediction(
 ) -> dict[str, Any]:
     """One row. `network` is the share of the network alone, without the scores of its embeddings."""
     device, model = session.device, finished_model(case, plan.bank, session.device)
-    count, pictures = plan.count(case.image_size), case.pictures()
-    images = torch.from_numpy(pictures).permute(0, 3, 1, 2)[torch.arange(count) % len(pictures)]
-    loop = ReferenceLoop(case.spec, pictures, [0] * count, case.batch_size, device)
-    ones = _works(model, images[:1].contiguous(), loop.answerer())
-    many = _works(model, images.contiguous(), loop.tester())
-    total = len(ones) * (plan.calls + plan.calls // 5) + len(many) * (plan.repeats + 1)
+    pictures = case.pictures()
+    pixels = torch.from_numpy(pictures).permute(0, 3, 1, 2).contiguous()
+    one = partial(model.answer, pixels[:1])
+    plan = plan.fitted(min(watch.seconds(one) for _ in range(FEWEST)))
+    loop = ReferenceLoop(case.spec, pictures, [0] * plan.images, case.batch_size, device)
+    ones = _works(model, pixels[:1], loop.answerer())
+    many = _works(model, pixels[torch.arange(plan.images) % len(pixels)], loop.tester())
+    warmup = max(FEWEST, plan.calls // 5)
+    total = len(ones) * (plan.calls + warmup) + len(many) * (plan.repeats + 1)
     with session.display.stage(f"prediction {case.encoder}", total, "calls") as advance:
-        single = in_turns(ones, watch, warmup=plan.calls // 5, repeats=plan.calls, advance=advance)
+        single = in_turns(ones, watch, warmup=warmup, repeats=plan.calls, advance=advance)
         batched = in_turns(many, watch, warmup=1, repeats=plan.repeats, advance=advance)
     flops = network_cost(model.classifier).forward_flops
-    speed = {name: count / statistics.median(taken) for name, taken in batched.items()}
+    speed = {name: plan.images / statistics.median(taken) for name, taken in batched.items()}
     return {
         **{name: value for name, value in case.describe().items() if name != "batch_size"},
         "bank": plan.bank,
-        "images": count,
+        "calls": plan.calls,
+        "images": plan.images,
         **_latency("", single["model"]),
         **_latency("network_", single["network"]),
         **_latency("reference_", single["reference"]),

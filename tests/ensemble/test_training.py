@@ -154,7 +154,7 @@ def test_a_bad_loss_stops_before_the_update_and_names_step_and_samples(data, tmp
 
 def test_a_late_look_at_the_losses_names_the_right_step(data, tmp_path):
     """On a GPU the losses are looked at every few steps only: the report must not be off by the delay."""
-    loop = training.TrainingLoop("net", make_model(), None, data, CONFIG, 5, tmp_path / "checkpoint", make_session())
+    loop = training._Loop("net", make_model(), None, data, CONFIG, 5, tmp_path / "checkpoint", make_session())
     for step, loss in enumerate([0.5, 0.4, float("inf"), 0.2]):
         loop.unchecked.append((torch.tensor([step, 60 + step]), torch.tensor(loss)))
     loop.step = 14

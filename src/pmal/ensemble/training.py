@@ -64,7 +64,7 @@ def train(
 
     SIGINT and SIGTERM end it after the step at hand with a checkpoint and `Interrupted`.
     """
-    loop = TrainingLoop(name, model, objective, data, config, seed, folder / "checkpoint", session)
+    loop = _Loop(name, model, objective, data, config, seed, folder / "checkpoint", session)
     fast = convolutions(benchmark=loop.device.type == "cuda")
     with seeded(stream(seed, "step"), loop.device), fast, deferred_signals() as stop:
         loop.resume()
@@ -88,7 +88,7 @@ def finish(folder: Path) -> None:
     delete_tensors(folder / "checkpoint")
 
 
-class TrainingLoop:
+class _Loop:
     """The state between two steps, and its checkpoint."""
 
     def __init__(
@@ -128,7 +128,6 @@ class TrainingLoop:
             self.run_step(positions, images, labels_B)
             advance(self.batch_size)
             if self.step % self.steps_per_epoch == 0:
-                self.check_losses()  # waits for the device: the speed is that of steps that are done
                 self.close_epoch((self.step - first) * self.batch_size / (time.monotonic() - start))
             if stop.signal_number is not None:
                 self.save()
@@ -138,6 +137,7 @@ class TrainingLoop:
 
     def close_epoch(self, images_per_s: float) -> None:
         """Log the epoch, before a checkpoint may put it behind us."""
+        self.check_losses()
         self.session.log(
             stage=self.name,
             epoch=self.step // self.steps_per_epoch,
