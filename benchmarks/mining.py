@@ -19,12 +19,10 @@ from torch import Tensor
 
 from pmal._runtime.files import make_folder, write_json
 from pmal._runtime.manifest import describe_environment
+from pmal.bench_mining import BLOCKS, Problem, cdist_distance, distance_from_products
 from pmal.geometry import centered_logits, topology_distance
-from pmal.geometry.kernels import square_sums
 from pmal.geometry.torch_kernel import distance_block
 from pmal.mining import select_candidates
-
-BLOCKS = (128, 512, 2048)
 
 
 @dataclass(frozen=True)
@@ -44,53 +42,14 @@ class Row:
     """Share of the samples that are candidates, or not, as with the exact mode."""
 
 
-@dataclass(frozen=True)
-class Problem:
-    first: tuple[Tensor, Tensor]
-    second: tuple[Tensor, Tensor]
-    labels: Tensor
-
-    @classmethod
-    def draw(cls, n: int, k: int, device: str) -> "Problem":
-        generator = torch.Generator(device).manual_seed(k)
-        options = {"generator": generator, "device": device}
-        channels = max(64, k)
-        W = torch.randn(k, channels, **options)
-        labels = torch.randint(k, (n,), **options)
-        z = 2 * W[labels] + torch.randn(n, channels, **options)
-        moved = z + torch.randn(n, channels, **options)
-        return cls((z, W), (moved, W), labels.cpu())
-
-    def logits(self) -> list[Tensor]:
-        """Centered logits, of unit RMS length."""
-        made = []
-        for z, W in (self.first, self.second):
-            y = z.double() @ (W.double() - W.double().mean(0)).T
-            y -= y.mean(0)
-            made.append((y / y.square().sum(1).mean().sqrt()).float())
-        return made
-
-    def right(self, rows: Tensor) -> Tensor:
-        """x of these rows in float64."""
-        units = []
-        for z, W in (self.first, self.second):
-            y = centered_logits(z, W)
-            t = distance_block(y[rows], y)
-            units.append(t / t.norm(dim=1, keepdim=True))
-        return (units[0] - units[1]).norm(dim=1).cpu()
-
-
-def from_products(product: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    cosine = product.double() * (square_sums(a.double()) * square_sums(b.double())).rsqrt()
-    return (2 - 2 * cosine).clamp(min=0).sqrt()
-
-
-def cdist(a: Tensor, b: Tensor, block: int) -> Tensor:
-    product = a.new_empty(len(a))
-    for start in range(0, len(a), block):
-        rows = slice(start, start + block)
-        product[rows] = (torch.cdist(a[rows], a) * torch.cdist(b[rows], b)).sum(1)
-    return from_products(product, a, b)
+def right(problem: Problem, rows: Tensor) -> Tensor:
+    """x of these rows in float64."""
+    units = []
+    for z, W in (problem.first, problem.second):
+        y = centered_logits(z, W)
+        t = distance_block(y[rows], y)
+        units.append(t / t.norm(dim=1, keepdim=True))
+    return (units[0] - units[1]).norm(dim=1).cpu()
 
 
 def sklearn_chunks(a: Tensor, b: Tensor) -> Tensor:
@@ -98,21 +57,23 @@ def sklearn_chunks(a: Tensor, b: Tensor) -> Tensor:
 
     options = {"metric": "euclidean", "working_memory": 64}
     chunks = zip(*(pairwise_distances_chunked(y.numpy(), **options) for y in (a, b)), strict=True)
-    return from_products(torch.cat([torch.from_numpy((d_a * d_b).sum(1)) for d_a, d_b in chunks]), a, b)
+    return distance_from_products(
+        torch.cat([torch.from_numpy((d_a * d_b).sum(1)) for d_a, d_b in chunks]), a, b
+    )
 
 
 def keops(a: Tensor, b: Tensor) -> Tensor:
     from pykeops.torch import LazyTensor
 
     squares = [((LazyTensor(y[:, None]) - LazyTensor(y[None])) ** 2).sum(-1) for y in (a, b)]
-    return from_products((squares[0] * squares[1]).sqrt().sum(1)[:, 0], a, b)
+    return distance_from_products((squares[0] * squares[1]).sqrt().sum(1)[:, 0], a, b)
 
 
 def methods(problem: Problem, device: str) -> dict[str, list[Callable[[], Tensor]]]:
     """What to run for each name; the best of a list counts."""
     a, b = problem.logits()
     found: dict[str, list[Callable[[], Tensor]]] = {
-        "torch.cdist": [lambda block=block: cdist(a, b, block) for block in BLOCKS]
+        "torch.cdist": [lambda block=block: cdist_distance(a, b, block) for block in BLOCKS]
     }
     for precision in ("exact", "fast"):
         if precision == "exact" or device != "cpu":
@@ -144,7 +105,7 @@ def candidates(x: Tensor, problem: Problem) -> Tensor:
 def measure(n: int, k: int, device: str, repeat: int, only: str) -> list[Row]:
     problem = Problem.draw(n, k, device)
     samples = torch.linspace(0, n - 1, 64).long()
-    right = problem.right(samples.to(device))
+    truth = right(problem, samples.to(device))
     competing = {name: runs for name, runs in methods(problem, device).items() if only in name}
     seconds: dict[str, float] = {}
     found: dict[str, Tensor] = {}
@@ -165,7 +126,7 @@ def measure(n: int, k: int, device: str, repeat: int, only: str) -> list[Row]:
             seconds=took,
             gpairs_per_second=speed / 1e9,
             tflops=4 * k * speed / 1e12,
-            error=float((found[name][samples] / right - 1).abs().max()),
+            error=float((found[name][samples] / truth - 1).abs().max()),
             ratio=seconds["torch.cdist"] / took if "torch.cdist" in seconds else None,
             same_candidates=float((chosen[name] == chosen["pmal exact"]).double().mean()),
         )

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from pmal.cli_bench import bench
 from pmal.cli_data import data_app
 from pmal.cli_options import (
     AGAIN,
@@ -282,6 +283,9 @@ def audit(
     else:
         print(", ".join(f"{count:,} {name}" for name, count in counts.items()))
         print(f"table and contact sheets: {out}\nrun folder: {run}")
+
+
+app.command()(bench)
 
 
 def _configure(recipe: str | None, named: dict[str, Any], assignments: list[str]) -> RunConfig:

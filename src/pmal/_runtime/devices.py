@@ -28,13 +28,18 @@ def choose_device(name: str = "auto") -> torch.device:
     return device
 
 
-def autocast(device: torch.device, precision: str) -> contextlib.AbstractContextManager[object]:
-    """Mixed precision for the forward pass: bfloat16 on GPUs that have it, float32 elsewhere."""
+def choose_precision(device: torch.device, precision: str) -> str:
+    """float32 or bfloat16. `auto` is bfloat16 on GPUs that have it, float32 elsewhere."""
     if precision not in PRECISIONS:
         raise unknown_name("precision", precision, PRECISIONS)
     if precision == "auto":
-        precision = "bfloat16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "float32"
-    if precision == "float32":
+        return "bfloat16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "float32"
+    return precision
+
+
+def autocast(device: torch.device, precision: str) -> contextlib.AbstractContextManager[object]:
+    """Mixed precision for the forward pass, or none."""
+    if choose_precision(device, precision) == "float32":
         return contextlib.nullcontext()
     return torch.autocast(device.type, dtype=torch.bfloat16)
 

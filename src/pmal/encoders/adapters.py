@@ -95,8 +95,9 @@ def _pool(features: Any) -> Tensor:
     if isinstance(features, Tensor) and features.ndim == 2:
         return features
     if isinstance(features, Tensor) and features.ndim == 4:
-        # Unlike adaptive_avg_pool2d, the mean has a deterministic gradient on CUDA.
-        return features.mean(dim=(2, 3))
+        # Unlike adaptive_avg_pool2d, the mean has a deterministic gradient on CUDA. It is taken with the
+        # channels last, where networks are trained, so that its gradient lies in memory as the maps do.
+        return features.movedim(1, 3).mean(dim=(1, 2))
     got = f"shape {tuple(features.shape)}" if isinstance(features, Tensor) else f"a {type(features).__name__}"
     raise UsageError(
         f"an encoder must return features (B, D) or maps (B, D, H, W), not {got}: wrap the part that does"

@@ -55,7 +55,9 @@ class Classifier(nn.Module):
         """Lay convolution weights out with the channels innermost: convolutions are fastest so."""
         for parameter in self.parameters():
             if parameter.dim() == 4:
-                parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
+                # Not contiguous(): weights of one input channel are both, and would keep the first layer's
+                # maps in the other layout.
+                parameter.data = parameter.data.to(memory_format=torch.channels_last)
         return self
 
     def forward(self, normalized_BCHW: torch.Tensor) -> torch.Tensor:

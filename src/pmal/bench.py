@@ -1,0 +1,160 @@
+"""This machine's figures: training, the PMAL step, mining and prediction, beside a plain loop, in one run.
+
+Everything is made up; nothing is read, downloaded or written. See docs/speed.md for how to read it.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from pmal._runtime.manifest import describe_environment
+from pmal._runtime.session import Session
+from pmal.bench_contestants import Case, Plan
+from pmal.bench_mining import measure_mining
+from pmal.bench_prediction import PredictionPlan, measure_prediction
+from pmal.bench_timing import Limits, Stopwatch, measure_limits
+from pmal.bench_training import measure_threads, measure_training
+from pmal.encoders.registry import create_encoder
+
+Found = dict[str, Any]
+Job = Callable[[], Found]
+MINING_CLASSES = (4, 20, 1000)
+PARTS = ("training", "mining", "prediction", "threads")
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """How much is measured."""
+
+    cases: tuple[Case, ...]
+    plan: Plan
+    mining: tuple[tuple[int, int], ...]
+    """Samples and classes."""
+    mining_repeats: int
+    prediction: PredictionPlan
+
+    def with_encoders(self, names: Sequence[str]) -> "Sizes":
+        """The cases of these encoders alone; one without a case of its own is measured on 32 px images."""
+        known = {case.encoder: case for case in self.cases}
+        other = dataclasses.replace(self.cases[0], image_size=32, channels=3)
+        for name in names:
+            create_encoder(name, other.channels, other.image_size)
+        cases = tuple(known.get(name) or dataclasses.replace(other, encoder=name) for name in names)
+        return dataclasses.replace(self, cases=cases)
+
+
+GPU = Sizes(
+    cases=(
+        Case("oscri", 32, 128, steps=400),
+        Case("wide_resnet", 32, 128, steps=100),
+        Case("resnet50", 224, 256, steps=8, classes=100),
+    ),
+    plan=Plan(),
+    mining=tuple((50_000, k) for k in MINING_CLASSES),
+    mining_repeats=5,
+    prediction=PredictionPlan(images=65_536, calls=500, repeats=5, seconds=2.0),
+)
+GPU_QUICK = Sizes(
+    cases=(Case("oscri", 32, 128, steps=100), Case("wide_resnet", 32, 128, steps=20)),
+    plan=Plan(repeats=3, long=False),
+    mining=tuple((20_000, k) for k in MINING_CLASSES),
+    mining_repeats=3,
+    prediction=PredictionPlan(images=4096, calls=50, repeats=3, seconds=0.5),
+)
+CPU = Sizes(
+    cases=(
+        Case("small", 28, 64, steps=4, channels=1),
+        Case("oscri", 32, 32, steps=1),
+        Case("wide_resnet", 32, 8, steps=1, classes=4),
+        Case("resnet50", 224, 2, steps=1, classes=2),
+    ),
+    plan=Plan(),
+    mining=((8192, 4), (8192, 20), (2304, 1000)),
+    mining_repeats=3,
+    prediction=PredictionPlan(images=512, calls=100, repeats=3),
+)
+CPU_QUICK = Sizes(
+    cases=(Case("small", 28, 32, steps=2, channels=1),),
+    plan=Plan(repeats=2),
+    mining=((2500, 4), (2500, 20)),
+    mining_repeats=2,
+    prediction=PredictionPlan(images=32, calls=10, repeats=2, seconds=0.2, bank=2000),
+)
+
+
+def choose_sizes(device: torch.device, encoders: Sequence[str], quick: bool) -> Sizes:
+    """About a minute on two CPU cores; on a GPU most of the time goes into compiling."""
+    gpu = device.type == "cuda"
+    sizes = (GPU_QUICK if quick else GPU) if gpu else (CPU_QUICK if quick else CPU)
+    return sizes.with_encoders(encoders) if encoders else sizes
+
+
+def run_bench(
+    sizes: Sizes,
+    session: Session,
+    parts: Sequence[str] = PARTS,
+    *,
+    keep: Callable[[Found], None] = lambda found: None,
+    enough: Callable[[], bool] = lambda: False,
+) -> Found:
+    """All figures, ready for JSON.
+
+    keep: handed what there is so far after each measurement. enough: asked before each; True skips the rest.
+    """
+    watch = Stopwatch.of(session.device)
+    limits = measure_limits(session.device, watch)
+    found: Found = {"manifest": describe_environment(session.device), "limits": limits.describe()}
+    found |= {name: [] for name in ("training", "pmal_step", "mining", "prediction", "threads", "notes")}
+    for name, measure in _jobs(sizes, parts, limits, watch, session):
+        if enough():
+            found["notes"].append(f"{name}: not measured, because the time was up")
+            continue
+        try:
+            for kind, rows in measure().items():
+                found[kind] += rows
+        except RuntimeError as error:
+            # What a machine cannot do, for want of memory say, is no reason to measure nothing else.
+            found["notes"].append(f"{name}: {(str(error) or type(error).__name__).splitlines()[0]}")
+        keep(found)
+    return found
+
+
+def _jobs(
+    sizes: Sizes, parts: Sequence[str], limits: Limits, watch: Stopwatch, session: Session
+) -> list[tuple[str, Job]]:
+    """Names of the measurements, and what makes their rows, by kind."""
+    at, jobs = (limits, watch, session), dict[str, list[tuple[str, Job]]]()
+    jobs["training"] = [
+        (f"training {case.encoder}", partial(_training, case, sizes.plan, *at)) for case in sizes.cases
+    ]
+    jobs["mining"] = [
+        (f"mining, {k} classes", partial(_mining, n, k, sizes.mining_repeats, *at)) for n, k in sizes.mining
+    ]
+    jobs["prediction"] = [
+        (f"prediction {case.encoder}", partial(_prediction, case, sizes.prediction, *at))
+        for case in sizes.cases
+    ]
+    jobs["threads"] = [("threads", partial(_threads, sizes, watch, session))]
+    return [job for part in PARTS if part in parts for job in jobs[part]]
+
+
+def _training(case: Case, plan: Plan, limits: Limits, watch: Stopwatch, session: Session) -> Found:
+    measured = measure_training(case, plan, limits, watch, session)
+    return {"training": measured.plain, "pmal_step": measured.pmal, "notes": measured.notes}
+
+
+def _mining(n: int, k: int, repeats: int, limits: Limits, watch: Stopwatch, session: Session) -> Found:
+    return {"mining": measure_mining(n, k, repeats, limits, watch, session)}
+
+
+def _prediction(
+    case: Case, plan: PredictionPlan, limits: Limits, watch: Stopwatch, session: Session
+) -> Found:
+    return {"prediction": [measure_prediction(case, plan, limits, watch, session)]}
+
+
+def _threads(sizes: Sizes, watch: Stopwatch, session: Session) -> Found:
+    return {"threads": measure_threads(sizes.cases[0], sizes.plan, watch, session)}

@@ -1,0 +1,201 @@
+"""The trainings that are timed against each other: ours, ours with prototypes, and the plain loop.
+
+Ours is the loop of `pmal fit` itself, an epoch at a time. The images are made up, and the learning rate is
+small; neither changes what a step costs.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from pmal._runtime.progress import Silent
+from pmal._runtime.session import Session
+from pmal._runtime.signals import StopRequest
+from pmal.bench_reference import ReferenceLoop, smooth_pictures
+from pmal.bench_timing import Work
+from pmal.config import RunConfig, build
+from pmal.data.batches import ResidentImages
+from pmal.data.samples import Pixels
+from pmal.ensemble.classifier import Classifier, ClassifierSpec
+from pmal.ensemble.classifiers import softmax_objective, untrained
+from pmal.ensemble.steps import GraphStep, Objective, compiled
+from pmal.ensemble.training import COMPILE_STEPS, TrainingSet
+from pmal.ensemble.training import _Loop as TrainingLoop  # not train(): here an epoch is a turn
+from pmal.errors import UsageError, unknown_name
+from pmal.mining import PrototypeSet
+from pmal.optimization.training import PrototypeTrainingSet, make_learner
+
+VARIANTS = ("auto", "eager", "captured", "compiled")
+"""How a step runs: as `pmal fit` chooses, as it is written, as a CUDA graph, compiled and as a CUDA graph."""
+PER_CLASS = 10
+DISTINCT = 512
+"""Different pictures of a set; more are the same again."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network, its images, and how long a turn is."""
+
+    encoder: str
+    image_size: int
+    batch_size: int
+    steps: int
+    """Per turn."""
+    classes: int = 6
+    channels: int = 3
+
+    @property
+    def images(self) -> int:
+        """Per turn."""
+        return self.batch_size * self.steps
+
+    @property
+    def spec(self) -> ClassifierSpec:
+        names = tuple(f"class {k}" for k in range(self.classes))
+        return ClassifierSpec(self.config(1).encoder, names, self.image_size, self.channels)
+
+    def config(self, epochs: int) -> RunConfig:
+        training = {"epochs": epochs, "batch_size": self.batch_size, "learning_rate": 1e-3}
+        return build(RunConfig, {"encoder": {"name": self.encoder}, "training": training})
+
+    def pictures(self) -> Pixels:
+        return smooth_pictures(min(self.images, DISTINCT), self.image_size, self.channels)
+
+    def labels(self) -> list[int]:
+        """The classes in turn."""
+        return [i % self.classes for i in range(self.images)]
+
+    def network(self, device: torch.device) -> Classifier:
+        mean, std = (torch.full((self.channels,), value) for value in (0.5, 0.25))
+        return untrained(self.spec, mean, std, seed=0).to(device)
+
+    def describe(self) -> dict[str, Any]:
+        names = ("encoder", "image_size", "batch_size", "classes")
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How often to measure, and which variants of our step."""
+
+    warmup: int = 1
+    repeats: int = 5
+    variants: tuple[str, ...] = ("auto",)
+    long: bool = True
+    """Choose the step of a long training, which is worth compiling."""
+
+    @property
+    def turns(self) -> int:
+        return self.warmup + self.repeats
+
+
+@dataclass
+class Contestant:
+    """An epoch to be timed, and how many images it puts through the network."""
+
+    epoch: Work
+    images: int
+    prototypes: int = 0
+    """Of every batch."""
+    memory: int | None = None
+    """Bytes at the most, on a GPU."""
+
+    def run_first(self, device: torch.device) -> None:
+        """What compiles is compiled then, and the memory is known."""
+        before = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
+        self.epoch()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+            self.memory = torch.cuda.max_memory_allocated(device) - before
+
+
+Maker = Callable[[], Contestant]
+
+
+def plain_training(case: Case, pictures: Pixels, variant: str, plan: Plan, session: Session) -> Contestant:
+    """Epochs of the first phase."""
+    data, config = training_data(case, pictures, session.device), case.config(_epochs(case, plan))
+    model = case.network(session.device)
+    objective = softmax_objective(model, config, flip=True)
+    return Contestant(_epoch(_loop(model, objective, data, config, session), variant), case.images)
+
+
+def pmal_training(case: Case, pictures: Pixels, variant: str, plan: Plan, session: Session) -> Contestant:
+    """Epochs of the second phase; prototypes count as images."""
+    plain, config = training_data(case, pictures, session.device), case.config(_epochs(case, plan))
+    data = PrototypeTrainingSet(plain.images, plain.labels, plain.ids, prototypes_of(case))
+    learner = make_learner(case.network(session.device), data, config, flip=True, seed=0)
+    loop = _loop(learner, learner.objective, data, config, session)
+    joined = learner.bank.refresh
+    return Contestant(_epoch(loop, variant), case.images + case.steps * joined, prototypes=joined)
+
+
+def reference_training(case: Case, pictures: Pixels, device: torch.device) -> Contestant:
+    """Epochs of the plain loop."""
+    loop = ReferenceLoop(case.spec, pictures, case.labels(), case.batch_size, device)
+    return Contestant(loop.trainer(), case.images)
+
+
+def training_data(case: Case, pictures: Pixels, device: torch.device) -> TrainingSet:
+    images = torch.from_numpy(pictures).permute(0, 3, 1, 2)[torch.arange(case.images) % len(pictures)]
+    labels = torch.tensor(case.labels(), device=device)
+    return TrainingSet(ResidentImages(images.contiguous(), device), labels, np.arange(case.images))
+
+
+def prototypes_of(case: Case) -> PrototypeSet:
+    """The first images of each class."""
+    per_class = max(1, min(PER_CLASS, case.images // case.classes))
+    ids_KT = torch.arange(case.classes)[:, None] + case.classes * torch.arange(per_class)
+    labels_P = torch.arange(case.classes).repeat_interleave(per_class)
+    rank_P, zeros = torch.arange(per_class).repeat(case.classes), torch.zeros(ids_KT.numel()).double()
+    return PrototypeSet(ids_KT.flatten(), labels_P, zeros, zeros, rank_P, case.classes)
+
+
+def _epochs(case: Case, plan: Plan) -> int:
+    """More than are run; so many, where asked for, that the steps are worth compiling."""
+    return max(2 * plan.turns, math.ceil(2 * COMPILE_STEPS / case.steps) if plan.long else 0)
+
+
+def _loop(
+    model: nn.Module, objective: Objective, data: TrainingSet, config: RunConfig, session: Session
+) -> TrainingLoop:
+    """The loop of `pmal fit`; it never saves."""
+    resources = dataclasses.replace(session.resources, checkpoint_seconds=math.inf)
+    quiet = Session(session.device, resources, Silent())
+    return TrainingLoop("bench", model, objective, data, config.training, 0, Path(), quiet)
+
+
+def _epoch(loop: TrainingLoop, variant: str) -> Work:
+    if variant not in VARIANTS:
+        raise unknown_name("variant", variant, VARIANTS)
+
+    def epoch() -> None:
+        if loop.take_step is None:
+            loop.model.train()
+            _use_variant(loop, variant)
+        loop.run_epoch(StopRequest(), lambda n: None)
+
+    return epoch
+
+
+def _use_variant(loop: TrainingLoop, variant: str) -> None:
+    if variant == "auto":
+        return
+    objective = compiled(loop.objective) if variant == "compiled" else loop.objective
+    if objective is None:
+        raise UsageError("cannot be compiled: triton is missing")
+    step = loop.make_step(objective)
+    if variant == "eager":
+        loop.take_step = step
+        return
+    if loop.device.type != "cuda":
+        raise UsageError("only a GPU can capture a step")
+    [images] = loop.data.images.stream([torch.arange(loop.batch_size)])
+    loop.take_step = GraphStep(step, loop.model, images, loop.data.labels[: loop.batch_size])

@@ -1,0 +1,109 @@
+"""Latency and throughput of a finished model's answers, beside those of the reference loop, in turns.
+
+The model has everything that one of `pmal fit` has: prototypes, training embeddings, and every score.
+"""
+
+import dataclasses
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from pmal._runtime.session import Session
+from pmal.bench_contestants import Case, prototypes_of, training_data
+from pmal.bench_reference import ReferenceLoop
+from pmal.bench_timing import Limits, Stopwatch, Work, in_turns, network_cost, quantile, spread
+from pmal.data.batches import ResidentImages
+from pmal.ensemble.embeddings import embed_images
+from pmal.optimization.learner import embed_prototypes
+from pmal.optimization.training import PrototypeTrainingSet
+from pmal.rejection.model import OpenSetModel, Rule
+from pmal.rejection.scores import Reference
+
+FEWEST = 3
+"""Calls, whatever they cost."""
+
+
+@dataclass(frozen=True)
+class PredictionPlan:
+    """How much to ask a model, and how often."""
+
+    images: int
+    """Answered at a time for the throughput, at most."""
+    calls: int
+    """With one image, at most."""
+    repeats: int
+    """With many."""
+    seconds: float = 1.0
+    """Of all calls with one image, and of one with many, about: slow networks are asked less."""
+    bank: int = 20_000
+    """Training embeddings of the model."""
+
+    def fitted(self, once: float) -> "PredictionPlan":
+        """The plan for a model that takes so many seconds for one image."""
+        calls, images = (max(FEWEST, int(self.seconds / once)), max(1, int(self.seconds / once)))
+        return dataclasses.replace(self, calls=min(self.calls, calls), images=min(self.images, images))
+
+
+def finished_model(case: Case, bank: int, device: torch.device) -> OpenSetModel:
+    """A model of this network, untrained, with random training embeddings; its threshold is set."""
+    network, data = case.network(device).eval(), training_data(case, case.pictures(), device)
+    prototypes = prototypes_of(case)
+    pictures = PrototypeTrainingSet(data.images, data.labels, data.ids, prototypes).prototype_images()
+    table_KTD = embed_prototypes(network, pictures, prototypes.mask)
+    bank_ND = torch.randn(bank, table_KTD.shape[2], generator=torch.Generator().manual_seed(0))
+    reference = Reference(table_KTD, prototypes.mask, "point-to-set", bank_ND)
+    return OpenSetModel(network, case.spec.class_names, Rule("distance", threshold=0.5), reference)
+
+
+def measure_prediction(
+    case: Case, plan: PredictionPlan, limits: Limits, watch: Stopwatch, session: Session
+) -> dict[str, Any]:
+    """One row. `network` is the share of the network alone, without the scores of its embeddings."""
+    device, model = session.device, finished_model(case, plan.bank, session.device)
+    pictures = case.pictures()
+    pixels = torch.from_numpy(pictures).permute(0, 3, 1, 2).contiguous()
+    one = partial(model.answer, pixels[:1])
+    plan = plan.fitted(min(watch.seconds(one) for _ in range(FEWEST)))
+    loop = ReferenceLoop(case.spec, pictures, [0] * plan.images, case.batch_size, device)
+    ones = _works(model, pixels[:1], loop.answerer())
+    many = _works(model, pixels[torch.arange(plan.images) % len(pixels)], loop.tester())
+    warmup = max(FEWEST, plan.calls // 5)
+    total = len(ones) * (plan.calls + warmup) + len(many) * (plan.repeats + 1)
+    with session.display.stage(f"prediction {case.encoder}", total, "calls") as advance:
+        single = in_turns(ones, watch, warmup=warmup, repeats=plan.calls, advance=advance)
+        batched = in_turns(many, watch, warmup=1, repeats=plan.repeats, advance=advance)
+    flops = network_cost(model.classifier).forward_flops
+    speed = {name: plan.images / statistics.median(taken) for name, taken in batched.items()}
+    return {
+        **{name: value for name, value in case.describe().items() if name != "batch_size"},
+        "bank": plan.bank,
+        "calls": plan.calls,
+        "images": plan.images,
+        **_latency("", single["model"]),
+        **_latency("network_", single["network"]),
+        **_latency("reference_", single["reference"]),
+        "images_per_s": speed["model"],
+        "spread": spread(batched["model"]),
+        "network_images_per_s": speed["network"],
+        "reference_images_per_s": speed["reference"],
+        "ratio": speed["model"] / speed["reference"],
+        "latency_ratio": statistics.median(single["reference"]) / statistics.median(single["model"]),
+        "gflops_per_image": flops / 1e9,
+        "share_of_peak": flops * speed["model"] / limits.flops["float32"],
+    }
+
+
+def _works(model: OpenSetModel, images: torch.Tensor, reference: Work) -> dict[str, Work]:
+    def network() -> None:
+        embed_images(model.classifier, ResidentImages(images, model.classifier.mean.device))
+
+    return {"model": partial(model.answer, images), "network": network, "reference": reference}
+
+
+def _latency(prefix: str, seconds: Sequence[float]) -> dict[str, float]:
+    median, tail = statistics.median(seconds), quantile(seconds, 0.99)
+    return {f"{prefix}median_ms": 1e3 * median, f"{prefix}p99_ms": 1e3 * tail}

@@ -1,0 +1,155 @@
+"""Time taken properly: warm-up left out, contestants in turns, the device waited for, the median of the rest.
+
+Other load on a machine changes from second to second. Contestants that take turns meet the same load, so
+their ratio holds where the figures themselves do not.
+"""
+
+import copy
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from pmal.ensemble.classifier import Classifier
+
+Work = Callable[[], object]
+
+PRODUCT_SIDE = {"cpu": 1024, "cuda": 8192}
+COPY_BYTES = {"cpu": 1 << 26, "cuda": 1 << 30}
+"""Several times what a cache holds."""
+
+
+@dataclass(frozen=True)
+class Stopwatch:
+    """Seconds of a piece of work, from an idle device to an idle device."""
+
+    wait: Callable[[], None]
+    """Returns when the device has nothing left to do."""
+    clock: Callable[[], float] = time.perf_counter
+
+    @classmethod
+    def of(cls, device: torch.device) -> "Stopwatch":
+        return cls((lambda: torch.cuda.synchronize(device)) if device.type == "cuda" else (lambda: None))
+
+    def seconds(self, work: Work) -> float:
+        self.wait()
+        begin = self.clock()
+        work()
+        self.wait()
+        return self.clock() - begin
+
+
+def in_turns(
+    works: Mapping[str, Work],
+    watch: Stopwatch,
+    *,
+    warmup: int,
+    repeats: int,
+    advance: Callable[[int], None] = lambda n: None,
+) -> dict[str, list[float]]:
+    """Seconds of each work, `repeats` times, one after the other in every turn.
+
+    The first `warmup` turns do not count: they compile, choose algorithms, fill caches and start processes.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in works}
+    for turn in range(warmup + repeats):
+        for name, work in works.items():
+            took = watch.seconds(work)
+            if turn >= warmup:
+                seconds[name].append(took)
+            advance(1)
+    return seconds
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The smallest of the values that at least this share of them does not exceed.
+
+    >>> quantile([5.0, 1.0, 2.0, 3.0], 0.5), quantile([5.0, 1.0, 2.0, 3.0], 0.99)
+    (2.0, 5.0)
+    """
+    ordered = sorted(values)
+    return ordered[max(math.ceil(share * len(ordered)) - 1, 0)]
+
+
+def spread(values: Sequence[float]) -> float:
+    """From the fastest to the slowest turn, over the median: a difference below it may be noise.
+
+    >>> spread([2.0, 2.5, 3.0])
+    0.4
+    """
+    return (max(values) - min(values)) / statistics.median(values)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the device reaches on the simplest work of each kind."""
+
+    flops: Mapping[str, float]
+    """Per second, in a large matrix product, by type of number."""
+    copy_bytes: float
+    """Per second, read plus written, in a large copy."""
+
+    def describe(self) -> dict[str, float]:
+        rates = {f"{name}_tflops": value / 1e12 for name, value in self.flops.items()}
+        return {**rates, "copy_gb_per_s": self.copy_bytes / 1e9}
+
+
+def measure_limits(device: torch.device, watch: Stopwatch, repeats: int = 5) -> Limits:
+    """The best of several turns each: what no program passes, however idle the machine."""
+    side, size = PRODUCT_SIDE[device.type], COPY_BYTES[device.type]
+    # Random numbers: products of zeros draw less power, and so run faster than any real data.
+    a = torch.randn(side, side, device=device)
+    works: dict[str, Work] = {"float32": lambda: a @ a}
+    half = a.bfloat16()
+    works["bfloat16"] = lambda: half @ half
+    source = torch.randint(256, (size,), dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    works["copy"] = lambda: target.copy_(source)
+    seconds = in_turns(works, watch, warmup=2, repeats=repeats)
+    best = {name: min(taken) for name, taken in seconds.items()}
+    flops = {name: 2 * side**3 / best[name] for name in ("float32", "bfloat16")}
+    return Limits(flops, 2 * size / best["copy"])
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one image costs a network at least, whatever the program."""
+
+    forward_flops: float
+    training_flops: float
+    training_numbers: float
+    """Activations read and written in a training step: multiply by the bytes of a number."""
+
+
+def network_cost(model: Classifier) -> Cost:
+    """Counted on shapes alone, without computing anything.
+
+    A convolution reads its input and writes its output, and as much again for each of its two gradients.
+    Batch norm with its activation, as one, reads or writes its map three times forward (the statistics need
+    all of it first) and five times backward. Weights and all else count as nothing.
+    """
+    spec, images = model.spec, 2
+    network = copy.deepcopy(model).to("meta").train()
+    x = torch.empty(images, spec.channels, spec.image_size, spec.image_size, device="meta")
+    numbers = 0
+
+    def count(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        nonlocal numbers
+        both = inputs[0].numel() + output.numel()
+        if isinstance(module, nn.BatchNorm2d):
+            numbers += 8 * output.numel()
+        elif isinstance(module, nn.Conv2d):
+            numbers += (3 if inputs[0].requires_grad else 2) * both
+
+    for module in network.modules():
+        module.register_forward_hook(count)
+    with FlopCounterMode(display=False) as counter:
+        logits = network(x)
+        forward = counter.get_total_flops()
+        torch.autograd.backward(logits.sum())
+    return Cost(forward / images, counter.get_total_flops() / images, numbers / images)

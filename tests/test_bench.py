@@ -1,0 +1,326 @@
+"""Timing by a clock of our own, what is counted against small sums by hand, and the command itself."""
+
+import dataclasses
+import json
+import signal
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from pmal import bench, bench_contestants, bench_timing, bench_training
+from pmal.__main__ import main
+from pmal._runtime.session import open_session
+from pmal._runtime.signals import STOPPING
+from pmal.bench import CPU_QUICK, GPU, choose_sizes, run_bench
+from pmal.bench_contestants import Case, Plan, plain_training, pmal_training, prototypes_of
+from pmal.bench_mining import Problem, cdist_distance
+from pmal.bench_prediction import PredictionPlan, finished_model
+from pmal.bench_reference import Pictures, ReferenceLoop, smooth_pictures
+from pmal.bench_timing import Limits, Stopwatch, in_turns, measure_limits, network_cost, quantile, spread
+from pmal.bench_training import measure_training
+from pmal.cli_bench import bench_text
+from pmal.config import EncoderConfig
+from pmal.encoders import registry
+from pmal.encoders.adapters import FeatureAdapter
+from pmal.ensemble.classifier import Classifier, ClassifierSpec
+from pmal.ensemble.steps import EagerStep
+from pmal.ensemble.training import COMPILE_STEPS
+from pmal.errors import UsageError
+from pmal.geometry import topology_distance
+
+CPU = torch.device("cpu")
+TINY = Case("small", 16, 8, steps=2, classes=3, channels=1)
+
+
+class FakeTime:
+    """A clock that only work and waiting move on."""
+
+    def __init__(self):
+        self.now = 100.0
+        self.pending = 0.0
+
+    def watch(self):
+        return Stopwatch(self.wait, lambda: self.now)
+
+    def wait(self):
+        self.now += self.pending
+        self.pending = 0.0
+
+    def work(self, *seconds, later=0.0):
+        """Takes these seconds, call by call, the last for good; the device does the `later` ones on its own."""
+        remaining = list(seconds)
+
+        def run():
+            self.now += remaining.pop(0) if len(remaining) > 1 else remaining[0]
+            self.pending += later
+
+        return run
+
+
+def test_warm_up_does_not_count():
+    time = FakeTime()
+    works = {"compiles": time.work(60.0, 5.0, 1.0), "does not": time.work(2.0)}
+    seconds = in_turns(works, time.watch(), warmup=2, repeats=3)
+    assert seconds == {"compiles": [1.0, 1.0, 1.0], "does not": [2.0, 2.0, 2.0]}
+
+
+def test_without_warm_up_the_first_turn_shows():
+    """So that the test above can fail."""
+    time = FakeTime()
+    assert in_turns({"": time.work(60.0, 1.0)}, time.watch(), warmup=0, repeats=2) == {"": [60.0, 1.0]}
+
+
+def test_what_the_device_still_does_counts_for_the_work_that_began_it():
+    time = FakeTime()
+    works = {"asynchronous": time.work(0.5, later=7.0), "next": time.work(1.0)}
+    seconds = in_turns(works, time.watch(), warmup=0, repeats=2)
+    assert seconds == {"asynchronous": [7.5, 7.5], "next": [1.0, 1.0]}
+
+
+def test_contestants_take_turns():
+    calls = []
+    works = {name: lambda name=name: calls.append(name) for name in "ab"}
+    reported = []
+    in_turns(works, Stopwatch(lambda: None), warmup=1, repeats=2, advance=reported.append)
+    assert calls == ["a", "b"] * 3
+    assert sum(reported) == 6
+
+
+def test_quantile_and_spread_against_numpy():
+    values = np.random.default_rng(0).exponential(size=301).tolist()
+    for share in (0.01, 0.5, 0.99, 1.0):
+        assert quantile(values, share) == np.quantile(values, share, method="inverted_cdf")
+    assert spread([4.0, 4.0]) == 0.0
+
+
+def test_limits_are_rates_of_products_and_copies(monkeypatch):
+    monkeypatch.setitem(bench_timing.PRODUCT_SIDE, "cpu", 64)
+    monkeypatch.setitem(bench_timing.COPY_BYTES, "cpu", 4096)
+    ticks = iter(range(10**6))
+    limits = measure_limits(CPU, Stopwatch(lambda: None, lambda: float(next(ticks))), repeats=2)
+    assert limits == Limits({"float32": 2 * 64**3, "bfloat16": 2 * 64**3}, 2 * 4096)
+    assert limits.describe()["copy_gb_per_s"] == pytest.approx(8192e-9)
+
+
+def test_cost_of_a_network_counted_by_hand(monkeypatch):
+    def encoder(in_channels, image_size):
+        first, second = nn.Conv2d(in_channels, 8, 3, padding=1, bias=False), nn.Conv2d(8, 5, 1, bias=False)
+        return FeatureAdapter(nn.Sequential(first, nn.BatchNorm2d(8), nn.ReLU(), second), num_features=5)
+
+    monkeypatch.setitem(registry._FACTORIES, "two", encoder)
+    model = Classifier(ClassifierSpec(EncoderConfig("two"), ("a", "b"), 16, 3))
+    cost = network_cost(model)
+    first, second, head = 2 * 27 * 8 * 256, 2 * 8 * 5 * 256, 2 * 5 * 2
+    assert cost.forward_flops == first + second + head
+    # Of the first convolution nobody wants the gradient of the images.
+    assert cost.training_flops == 2 * first + 3 * (second + head)
+    maps = {name: channels * 256 for name, channels in (("in", 3), ("first", 8), ("second", 5))}
+    convolutions = 2 * (maps["in"] + maps["first"]) + 3 * (maps["first"] + maps["second"])
+    assert cost.training_numbers == convolutions + 8 * maps["first"]
+
+
+def test_oscri_at_32_px_costs_a_gigaflop():
+    model = Classifier(ClassifierSpec(EncoderConfig("oscri"), tuple("abcdef"), 32, 3))
+    assert network_cost(model).training_flops / 1e9 == pytest.approx(0.984, abs=0.001)
+
+
+@pytest.mark.parametrize("side", [16, 96])  # an array, and a JPEG
+def test_the_reference_makes_tensors_as_torchvision_does(side):
+    pixels = smooth_pictures(3, side, 3)
+    image, label = Pictures(pixels, [0, 1, 2, 3, 4], train=False)[4]
+    assert label == 4
+    assert image.shape == (3, side, side)
+    assert image.dtype == torch.float32
+    expected = (torch.from_numpy(pixels[4 % 3]).permute(2, 0, 1) / 255 - 0.5) / 0.25
+    assert torch.allclose(image, expected, atol=1e-6 if side == 16 else 0.3)
+
+
+@pytest.mark.parametrize(("side", "channels"), [(16, 1), (96, 3)])
+def test_the_reference_learns_and_answers(side, channels):
+    torch.manual_seed(0)
+    spec = ClassifierSpec(EncoderConfig("small"), ("dark", "bright"), side, channels)
+    pixels = np.stack([np.full((side, side, channels), value, np.uint8) for value in (40, 200)])
+    loop = ReferenceLoop(spec, pixels, [0, 1] * 8, batch_size=8, device=CPU)
+    for group in loop.optimizer.param_groups:
+        group["lr"] = 0.05
+    epoch = loop.trainer()
+    for _ in range(6):
+        epoch()
+    assert loop.losses[-1] < loop.losses[0]
+    assert len(loop.losses) == 12
+    probability, label = loop.tester()()
+    assert label.tolist() == [0.0, 1.0] * 8
+    assert loop.answerer()() == (0, pytest.approx(float(probability[0]), abs=1e-5))
+
+
+def test_prototypes_are_images_of_their_class():
+    labels = torch.tensor(TINY.labels())
+    prototypes = prototypes_of(TINY)
+    assert torch.equal(labels[prototypes.ids], prototypes.labels)
+    assert prototypes.table().shape == (3, 5)
+
+
+def test_a_turn_is_an_epoch_of_the_loop_of_fit(monkeypatch):
+    session, plan = open_session(), Plan()
+    seen = []
+    real = EagerStep.__call__
+    monkeypatch.setattr(
+        EagerStep,
+        "__call__",
+        lambda self, images, labels: seen.append(images.shape) or real(self, images, labels),
+    )
+    plain = plain_training(TINY, TINY.pictures(), "auto", plan, session)
+    plain.epoch()
+    assert seen == [(8, 1, 16, 16)] * 2
+    assert plain.images == 16
+    joint = pmal_training(TINY, TINY.pictures(), "eager", plan, session)
+    joint.epoch()
+    assert len(seen) == 4
+    assert joint.prototypes == 15
+    assert joint.images == 16 + 2 * 15
+
+
+def test_long_plans_are_worth_compiling_and_short_ones_are_not():
+    long = Plan(long=True)
+    steps = TINY.steps * bench_contestants._epochs(TINY, long)
+    assert steps >= COMPILE_STEPS + long.turns * TINY.steps
+    assert TINY.steps * bench_contestants._epochs(TINY, Plan(long=False)) < COMPILE_STEPS
+
+
+def test_a_variant_that_the_machine_lacks_is_a_note():
+    session = open_session()
+    limits = Limits({"float32": 1e12, "bfloat16": 1e12}, 1e10)
+    plan = Plan(repeats=1, variants=("eager", "captured"))
+    found = measure_training(TINY, plan, limits, Stopwatch.of(CPU), session)
+    assert [row["variant"] for row in found.plain] == ["eager"]
+    assert [row["variant"] for row in found.pmal] == ["eager"]
+    assert found.notes == [
+        "small, plain captured: only a GPU can capture a step",
+        "small, pmal captured: only a GPU can capture a step",
+    ]
+    with pytest.raises(UsageError, match="variant"):
+        plain_training(TINY, TINY.pictures(), "capturd", plan, session)
+
+
+def test_a_batch_too_large_is_halved(monkeypatch):
+    real, tried = bench_training._measure, []
+
+    def measure(case, *rest):
+        tried.append(case.batch_size)
+        if case.batch_size > 4:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(case, *rest)
+
+    monkeypatch.setattr(bench_training, "_measure", measure)
+    limits = Limits({"float32": 1e12, "bfloat16": 1e12}, 1e10)
+    case = dataclasses.replace(TINY, batch_size=16)
+    found = measure_training(case, Plan(repeats=1), limits, Stopwatch.of(CPU), open_session())
+    assert tried == [16, 8, 4]
+    assert found.plain[0]["batch_size"] == 4
+    assert found.notes[0] == "small: a batch of 16 does not fit into memory"
+
+
+def test_ratios_are_quotients_of_the_figures_beside_them():
+    limits = Limits({"float32": 1e12, "bfloat16": 1e12}, 1e10)
+    [row] = measure_training(TINY, Plan(repeats=2), limits, Stopwatch.of(CPU), open_session()).plain
+    assert row["ratio"] == pytest.approx(row["images_per_s"] / row["reference_images_per_s"])
+    assert row["share_of_peak"] == pytest.approx(row["gflops_per_image"] * 1e9 * row["images_per_s"] / 1e12)
+
+
+def test_mining_and_its_reference_give_the_same_distances():
+    problem = Problem.draw(300, 5, "cpu")
+    a_NK, b_NK = problem.logits()
+    ours = topology_distance(problem.first, problem.second, device="cpu").x
+    assert torch.allclose(cdist_distance(a_NK, b_NK, 128), ours, rtol=1e-3)
+
+
+def test_the_model_answers_by_its_prototypes():
+    model = finished_model(TINY, bank=50, device=CPU)
+    answers = model.answer(torch.from_numpy(TINY.pictures()).permute(0, 3, 1, 2))
+    assert len(answers.labels) == 16
+    assert bool((answers.score >= 0).all())
+
+
+def test_slow_models_are_asked_less():
+    plan = PredictionPlan(images=1000, calls=500, repeats=2, seconds=2.0)
+    assert plan.fitted(0.001) == plan
+    slow = plan.fitted(0.5)
+    assert (slow.calls, slow.images) == (4, 4)
+    assert plan.fitted(60.0).calls == 3
+
+
+def test_encoders_by_name():
+    assert [case.encoder for case in choose_sizes(torch.device("cuda"), [], False).cases] == [
+        case.encoder for case in GPU.cases
+    ]
+    [own, other] = choose_sizes(CPU, ["small", "resnet18"], True).cases
+    assert (own.image_size, own.channels) == (28, 1)
+    assert (other.encoder, other.image_size, other.channels) == ("resnet18", 32, 3)
+    with pytest.raises(UsageError, match="oscri"):
+        choose_sizes(CPU, ["oscry"], True)
+
+
+def test_a_part_that_fails_or_comes_too_late_leaves_the_others(monkeypatch):
+    def fail(*arguments):
+        raise RuntimeError("out of luck\nand more")
+
+    monkeypatch.setattr(bench, "measure_prediction", fail)
+    sizes = dataclasses.replace(CPU_QUICK, mining=((100, 4), (100, 20)))
+    kept = []
+    asked = iter([False, True, False])
+    found = run_bench(
+        sizes,
+        open_session(),
+        ("mining", "prediction"),
+        keep=lambda found: kept.append(len(found["mining"])),
+        enough=lambda: next(asked),
+    )
+    assert [row["k"] for row in found["mining"]] == [4]
+    assert kept == [1, 1]
+    assert found["notes"] == [
+        "mining, 20 classes: not measured, because the time was up",
+        "prediction small: out of luck",
+    ]
+
+
+@pytest.fixture
+def call(monkeypatch, capfd):
+    handlers = {number: signal.getsignal(number) for number in STOPPING}
+
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["pmal", "bench", "--device", "cpu", *words])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        return (caught.value.code or 0, *capfd.readouterr())
+
+    yield run
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def test_the_command(call):
+    code, output, error = call("--quick", "--json")
+    assert code == 0, error
+    found = json.loads(output)
+    for kind in ("training", "mining", "prediction"):
+        assert found[kind]
+        assert all(row["ratio"] > 0 for row in found[kind])
+    assert found["pmal_step"][0]["cost_per_image"] > 0
+    assert found["prediction"][0]["median_ms"] <= found["prediction"][0]["p99_ms"]
+    assert found["limits"]["float32_tflops"] > 0
+    assert found["manifest"]["libraries"]["torch"]
+    assert found["notes"] == []
+    text = bench_text(found)
+    for word in ("Training", "PMAL step", "Mining", "Prediction", "times reference", "small 28 px"):
+        assert word in text
+    assert "GiB" not in text  # no column without a figure
+
+
+def test_an_unknown_encoder_is_one_line(call):
+    code, _, error = call("--encoder", "oscry")
+    assert code == 2
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
