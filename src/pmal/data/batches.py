@@ -141,6 +141,7 @@ class StreamedImages:
             persistent_workers=True,
             worker_init_fn=_leave_interrupts_to_parent,
             pin_memory=self.device.type == "cuda",
+            generator=torch.Generator(),  # or else it draws from the one that trainings repeat by
         )
 
 
