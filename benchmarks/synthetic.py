@@ -32,17 +32,16 @@ def long_tail(classes: int, most: int, least: int) -> list[int]:
 
 
 def draw_picture(random: np.random.Generator, width: int, height: int, label: int = 0) -> Image.Image:
-    """Octaves of noise of nearly equal strength, as in photographs, around a color of the class."""
+    """Octaves of noise, the finer the weaker, around a color of the class."""
     style = np.random.default_rng(label)
-    color, strongest = style.uniform(70, 185, 3), style.integers(1, 5)
-    picture = np.broadcast_to(color, (height, width, 3)).astype(np.float32)
-    for octave in range(1, 10):
-        cells = 2**octave
-        rows, columns = min(height, max(1, cells * height // width)), min(width, cells)
-        strength = 40 * cells**-0.25 * (1.5 if octave == strongest else 1)
-        light = random.standard_normal((rows, columns, 1))
-        noise = (light + 0.3 * random.standard_normal((rows, columns, 3))).astype(np.float32)
-        picture = picture + strength * _enlarged(noise, width, height)
+    color, strongest = style.uniform(70, 185, 3), style.integers(5, 8)
+    picture = np.broadcast_to(color, (1, 1, 3)).astype(np.float32)
+    for octave in range(8, -1, -1):
+        rows, columns = -(-height // 2**octave), -(-width // 2**octave)
+        strength = (18 if octave == strongest else 12) * 1.1**octave
+        light, tint = random.standard_normal((rows, columns, 1)), random.standard_normal((rows, columns, 3))
+        noise = strength * (light + 0.3 * tint)
+        picture = _enlarged(picture, columns, rows) + noise.astype(np.float32)
     return Image.fromarray(picture.clip(0, 255).astype(np.uint8))
 
 
