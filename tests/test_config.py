@@ -20,7 +20,7 @@ from pmal.config import (
 from pmal.errors import UsageError
 
 
-@pytest.mark.parametrize("name", ["paper", "sample", "standard", "strong"])
+@pytest.mark.parametrize("name", ["imagenet", "imagenet-lt", "paper", "sample", "standard", "strong"])
 def test_every_recipe_parses(name):
     assert name in list_recipes()
     config = build(RunConfig, read_recipe(name))

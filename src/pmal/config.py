@@ -105,7 +105,7 @@ class DataConfig(Checked):
     image_size: Annotated[int, Within(0)] = 0
     """Side of the square images in pixels. 0: the images' own size, or 64 where they differ."""
     augmentation: str = "standard"
-    """none, standard (crop and flip) or strong (affine, color and cutout on top)."""
+    """none, standard (crop and flip), strong (affine, color, cutout on top) or imagenet (resized crops)."""
     flip: str = "auto"
     """Mirror images: yes, no, or auto (not for digits)."""
     limit: Annotated[int, Within(0)] = 0

@@ -10,6 +10,7 @@ from torch import Tensor
 from pmal.data.augmentation import (
     POLICIES,
     _affine_matrices,
+    _crop_matrices,
     _resample,
     augment,
     channel_statistics,
@@ -198,6 +199,54 @@ def test_affine_probability_is_per_image() -> None:
     assert 0.63 < still.float().mean() < 0.77
 
 
+def crops_of_ramps(batch: int, flip: bool, height: int = 48, width: int = 64) -> tuple[Tensor, ...]:
+    """Left, right, top and bottom end of each crop in the image, as shares of it from -1 to 1.
+
+    Its two channels are ramps, so that a pixel's values say where it comes from.
+    """
+    x = torch.linspace(-1, 1, width).expand(height, width)
+    y = torch.linspace(-1, 1, height)[:, None].expand(height, width)
+    ramps = torch.stack([x, y]).expand(batch, 2, height, width)
+    views = _resample(ramps, _crop_matrices(ramps, flip))
+    columns, rows = views[:, 0].mean(1), views[:, 1].mean(2)
+    torch.testing.assert_close(views[:, 0], columns[:, None].expand_as(views[:, 0]), rtol=0, atol=1e-4)
+    torch.testing.assert_close(views[:, 1], rows[:, :, None].expand_as(views[:, 1]), rtol=0, atol=1e-4)
+    return columns[:, 0], columns[:, -1], rows[:, 0], rows[:, -1]
+
+
+def test_resized_crops_have_every_area_shape_and_place() -> None:
+    left, right, top, bottom = crops_of_ramps(4000, flip=False)
+    for end in (left, right, top, bottom):
+        assert end.abs().max() <= 1 + 1e-4
+    wide, high = (right - left) / 2, (bottom - top) / 2
+    assert (wide > 0).all()
+    assert (high > 0).all()
+    uncut = (wide < 0.999) & (high < 0.999)
+    assert_fills((wide / high)[uncut], 3 / 4, 4 / 3)
+    area = wide * high
+    assert area.min() == pytest.approx(0.08, abs=0.005)
+    assert area.max() > 0.95
+    # Uniform areas: a quarter lies below a quarter of the range; only large ones may have been cut.
+    assert (area < 0.08 + 0.92 / 4).float().mean() == pytest.approx(0.25, abs=0.03)
+    small = area < 0.2
+    for low, high_end in ((left, right), (top, bottom)):
+        assert low[small].min() < -0.98
+        assert high_end[small].max() > 0.98
+        assert (low + high_end)[small].mean().abs() < 0.1
+
+
+def test_resized_crops_are_mirrored_only_where_asked() -> None:
+    left, right, *_ = crops_of_ramps(1000, flip=True)
+    assert 0.45 < (left > right).float().mean() < 0.55
+    assert max(left.abs().max(), right.abs().max()) <= 1 + 1e-4
+
+
+def test_resized_crops_leave_nothing_empty() -> None:
+    white = torch.full((500, 1, 20, 20), 255, dtype=torch.uint8)
+    x = augment(white, "imagenet", torch.tensor([0.2]), torch.tensor([0.1]), flip=True)
+    torch.testing.assert_close(x, torch.full_like(x, 8.0), rtol=0, atol=1e-4)
+
+
 def jitter_alone(x01: Tensor, brightness: float = 0, contrast: float = 0, saturation: float = 0) -> Tensor:
     return color_jitter(x01, brightness=brightness, contrast=contrast, saturation=saturation)
 
@@ -270,7 +319,7 @@ def test_output_is_a_finite_float_batch(policy: str, channels: int, size: int) -
     assert torch.isfinite(x).all()
 
 
-@pytest.mark.parametrize("policy", ["standard", "strong"])
+@pytest.mark.parametrize("policy", ["standard", "strong", "imagenet"])
 def test_images_of_a_batch_get_different_transforms_and_a_seed_repeats_them(policy: str) -> None:
     images, (mean, std) = repeated(64), statistics_of(3)
     first, second = (augment(images, policy, mean, std, flip=True) for _ in range(2))

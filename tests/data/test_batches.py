@@ -1,3 +1,5 @@
+import multiprocessing
+
 import numpy as np
 import pytest
 import torch
@@ -47,6 +49,52 @@ def photos(tmp_path):
     return open_folder(tmp_path).train
 
 
+@pytest.mark.parametrize("workers", [1, 3])
+def test_batches_come_in_the_order_of_the_plan_with_any_number_of_workers(photos, workers):
+    """And from wherever an interrupted epoch goes on, whatever became of the one before."""
+    images = load_images(photos, size=8, channels=3).images
+    streamed = StreamedImages(SampleDataset(photos, 8, 3), torch.device("cpu"), workers)
+    plan = epoch_plan(12, 2, 0)
+    abandoned = streamed.stream(plan)
+    next(abandoned)
+    for rest in (plan[1:], plan[4:], plan):
+        assert torch.equal(torch.cat(list(streamed.stream(rest))), images[torch.cat(list(rest))])
+
+
+def test_only_the_set_that_streams_has_workers(photos):
+    first, second = (
+        StreamedImages(SampleDataset(part, 8, 3), torch.device("cpu"), workers=1)
+        for part in (photos, photos.at(np.arange(4)))
+    )
+    images = load_images(photos, size=8, channels=3).images
+    plan = sequential_plan(4, 2)
+    begun = first.stream(plan)
+    batches = [next(begun)]
+    assert torch.equal(torch.cat(list(second.stream(plan))), images[:4])
+    batches += begun
+    assert torch.equal(torch.cat(batches), images[:4])
+    del begun
+    assert len(multiprocessing.active_children()) == 1
+    assert torch.equal(torch.cat(list(first.stream(plan))), images[:4])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_streamed_images_reach_the_gpu_whole_and_may_be_kept(photos):
+    gpu = torch.device("cuda")
+    resident = ResidentImages(load_images(photos, size=8, channels=3).images, gpu)
+    streamed = StreamedImages(SampleDataset(photos, 8, 3), gpu, workers=2)
+    busy = torch.randn(4096, 4096, device=gpu)
+    for seed in range(3):
+        plan = epoch_plan(12, 2, seed)
+        kept = []
+        for images in streamed.stream(plan):
+            busy = busy @ busy / 4096  # the GPU is slower than the host, as in a training
+            kept.append(images)
+        for a, b in zip(resident.stream(plan), kept, strict=True):
+            assert torch.equal(a, b)
+
+
 def test_streamed_images_are_the_resident_ones_epoch_after_epoch_and_errors_are_one_line(photos, tmp_path):
     cpu = torch.device("cpu")
     resident = ResidentImages(load_images(photos, size=8, channels=3).images, cpu)
@@ -61,6 +109,7 @@ def test_streamed_images_are_the_resident_ones_epoch_after_epoch_and_errors_are_
         DataError, match=r"^[^\n]*class1/4\.png: not a JPEG[^\n]*readable when the run began$"
     ):
         list(streamed.stream(sequential_plan(12, 4)))
+    assert not multiprocessing.active_children()
 
 
 def test_some_images_of_a_larger_set():
@@ -68,9 +117,6 @@ def test_some_images_of_a_larger_set():
     whole = ResidentImages(images, torch.device("cpu"))
     chosen = ChosenImages(whole, torch.tensor([3, 7, 11]))
     assert len(chosen) == 3
-    assert torch.cat(list(chosen.stream([torch.tensor([2, 0]), torch.tensor([1])]))).flatten().tolist() == [
-        11,
-        3,
-        7,
-    ]
+    batches = list(chosen.stream([torch.tensor([2, 0]), torch.tensor([1])]))
+    assert torch.cat(batches).flatten().tolist() == [11, 3, 7]
     assert chosen.fingerprint() != ChosenImages(whole, torch.tensor([3, 7, 12])).fingerprint()

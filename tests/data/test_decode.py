@@ -13,8 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
+from PIL.JpegImagePlugin import JpegImageFile
+from sklearn.datasets import load_sample_images
 
-from pmal.data.decode import decode, encode_png, fit_to
+from pmal.data.decode import REDUCED_MARGIN, decode, decode_fitted, encode_png, fit_to, verify
 from pmal.data.samples import BadImage
 
 RNG = np.random.default_rng(0)
@@ -313,6 +315,137 @@ def test_threads_leave_the_warning_filters_as_they_were() -> None:
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(many, range(4)))
     assert list(warnings.filters) == before
+
+
+# -- decoding no more than is needed --
+
+
+@pytest.fixture(scope="module")
+def photographs() -> list[Image.Image]:
+    return [Image.fromarray(pixels) for pixels in load_sample_images().images]
+
+
+def oriented(image: Image.Image, orientation: int = 1, **options: object) -> bytes:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return saved(image, "JPEG", quality=90, exif=exif, **options)
+
+
+def difference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.abs(a.astype(int) - b.astype(int))
+
+
+@pytest.mark.parametrize("size", [24, 32, 35, 64, 71, 112, 142])
+@pytest.mark.parametrize("options", [{}, {"progressive": True, "subsampling": 0}])
+def test_a_reduced_jpeg_is_closer_to_the_whole_one_than_another_filter(
+    photographs: list[Image.Image], size: int, options: dict[str, object]
+) -> None:
+    for image in photographs:
+        data = oriented(image, **options)
+        whole = Image.fromarray(decode(data))
+        side, left = image.height, (image.width - image.height) // 2
+        bicubic = whole.resize((size, size), Image.Resampling.BICUBIC, box=(left, 0, left + side, side))
+        expected = fit_to(np.asarray(whole), size, 3)
+        reduced = difference(decode_fitted(data, size, 3), expected)
+        other = difference(np.asarray(bicubic), expected)
+        assert 0 < reduced.mean() < min(other.mean(), 1.5)
+        assert np.quantile(reduced, 0.99) <= np.quantile(other, 0.99)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("cut", [0, 5])
+def test_a_reduced_jpeg_is_turned_and_centered(
+    photographs: list[Image.Image], orientation: int, cut: int
+) -> None:
+    """Sides that are no multiples of the divisor, too, and both channel counts."""
+    image = photographs[1].crop((0, 0, 640 - cut, 427))
+    data = oriented(image, orientation)
+    for channels in (1, 3):
+        expected = fit_to(decode(data), 40, channels)
+        close = decode_fitted(data, 40, channels)
+        assert close.shape == (40, 40, channels)
+        assert difference(close, expected).mean() < 0.9
+        assert difference(np.roll(close, 1, axis=1), expected).mean() > 3
+
+
+@pytest.mark.parametrize("shape", [(96, 130), (130, 96), (95, 95), (30, 200), (64, 64)])
+def test_what_is_not_far_larger_and_what_is_no_jpeg_fits_exactly(shape: tuple[int, int]) -> None:
+    pixels = RNG.integers(0, 256, (*shape, 3), dtype=np.uint8)
+    size = 64
+    assert min(shape) < 2 * REDUCED_MARGIN * size
+    for kind in ("JPEG", "PNG"):
+        for orientation in (1, 6):
+            exif = Image.Exif()
+            exif[0x0112] = orientation
+            data = saved(Image.fromarray(pixels), kind, exif=exif)
+            for channels in (1, 3):
+                expected = fit_to(decode(data), size, channels)
+                assert np.array_equal(decode_fitted(data, size, channels), expected)
+    large = saved(Image.fromarray(pixels), "PNG")
+    assert np.array_equal(decode_fitted(large, 8, 3), fit_to(pixels, 8, 3))
+
+
+def test_the_decoder_is_asked_for_the_reduced_size(
+    photographs: list[Image.Image], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    monkeypatch.setattr(
+        JpegImageFile,
+        "load_prepare",
+        lambda image, before=JpegImageFile.load_prepare: (asked.append(image.size), before(image))[1],
+    )
+    data = oriented(photographs[0])
+    for size in (143, 142, 72, 71, 36, 35):
+        decode_fitted(data, size, 3)
+    verify(data)
+    whole, half, quarter, eighth = (640, 427), (320, 214), (160, 107), (80, 54)
+    assert asked == [whole, half, half, quarter, quarter, eighth, eighth]
+
+
+def test_a_bomb_is_refused_before_it_is_reduced() -> None:
+    data = saved(Image.new("L", (400, 300)), "JPEG")
+    for read in (lambda: decode_fitted(data, 8, 3, max_pixels=119_999), lambda: verify(data, max_pixels=100)):
+        with pytest.raises(BadImage, match="400 x 300 pixels are more than the limit"):
+            read()
+    bomb = bytearray(data)
+    start = bomb.index(b"\xff\xc0") + 5
+    bomb[start : start + 4] = struct.pack(">HH", 60_000, 60_000)
+    for function in (verify, lambda data: decode_fitted(data, 8, 3)):
+        with pytest.raises(BadImage, match="60000 x 60000 pixels are more than the limit"):
+            function(bytes(bomb))
+
+
+PICTURES = {
+    "JPEG": saved(Image.fromarray(np.kron(COLOR, np.ones((6, 6, 1), np.uint8))), "JPEG"),
+    "progressive": saved(
+        Image.fromarray(np.kron(COLOR, np.ones((6, 6, 1), np.uint8))), "JPEG", progressive=True
+    ),
+    "PNG": WHOLE["PNG"],
+    "TIFF": saved(Image.fromarray(np.zeros((3, 3), np.float32)), "TIFF"),
+}
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    kind=st.sampled_from(list(PICTURES)),
+    changes=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), max_size=6),
+    length=st.floats(0.2, 1) | st.just(1),
+)
+def test_verifying_and_fitting_refuse_what_decoding_refuses(
+    kind: str, changes: list[tuple[float, int]], length: float
+) -> None:
+    data = bytearray(PICTURES[kind])
+    for place, value in changes:
+        data[int(place * len(data))] = value
+    data = data[: int(length * len(data))]
+    verdicts = []
+    for function in (decode, verify, lambda data, **limit: decode_fitted(data, 8, 3, **limit)):
+        try:
+            function(bytes(data), max_pixels=100_000)
+            verdicts.append("")
+        except BadImage as error:
+            verdicts.append(str(error))
+    assert verdicts == verdicts[:1] * 3
 
 
 # -- fitting --

@@ -289,6 +289,23 @@ def test_streaming_in_spawned_workers_gives_the_loaded_images(odd_folder: Path, 
     assert torch.equal(torch.cat(list(loader)), torch.cat([loaded.images, loaded.images]))
 
 
+def test_large_photographs_are_the_same_however_they_are_read(tmp_path: Path) -> None:
+    """Reduced while decoding: in memory, as a batch, one by one; the broken one is found by all."""
+    for number in range(6):
+        file = tmp_path / f"class{number % 2}" / f"{number}.jpg"
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(saved(unique_image(number, size=(90 + number, 64)), "JPEG"))
+    os.truncate(tmp_path / "class1" / "5.jpg", 2000)
+    samples = open_folder(tmp_path).train
+    loaded = load_images(samples, size=SIZE, channels=3)
+    readable, bad = verify_images(samples)
+    assert bad == loaded.quarantine
+    assert [Path(each.name).name for each in bad] == ["5.jpg"]
+    dataset = SampleDataset(readable, SIZE, 3)
+    assert torch.equal(dataset.__getitems__([4, 0, 2]), loaded.images[[4, 0, 2]])
+    assert torch.equal(dataset[3], loaded.images[3])
+
+
 def test_an_image_that_breaks_later_is_named(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()

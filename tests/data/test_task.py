@@ -1,5 +1,7 @@
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pmal.config import DataConfig
 from pmal.data.protocols import Split, random_split
@@ -77,6 +79,14 @@ def test_held_out_part_is_disjoint_stratified_and_fixed(own):
     assert not set(train.ids) & set(test.ids)
     assert np.bincount(test.labels).tolist() == [2] * 10
     assert np.array_equal(hold_out(own.train, 0.2)[1].ids, test.ids)
+
+
+@given(st.lists(st.integers(1, 40), min_size=2, max_size=10), st.floats(0, 0.99))
+def test_no_class_gives_its_last_training_image_away(per_class, share):
+    labels = np.repeat(np.arange(len(per_class)), per_class)
+    train, held_out = hold_out(samples(labels, names=NAMES[: len(per_class)]), share)
+    assert np.bincount(train.labels, minlength=len(per_class)).min() >= 1
+    assert len(train) + len(held_out) == sum(per_class)
 
 
 def test_a_share_of_the_training_images_is_kept_for_the_threshold(own):

@@ -15,7 +15,9 @@ from pmal._runtime.progress import Silent
 from pmal._runtime.session import Session
 from pmal._runtime.tensors import has_tensors, load_tensors
 from pmal.config import Resources, TrainingConfig
-from pmal.data.batches import ResidentImages
+from pmal.data.batches import ResidentImages, StreamedImages
+from pmal.data.loading import SampleDataset
+from pmal.data.samples import ArrayStore, Samples
 from pmal.ensemble import training
 from pmal.ensemble.training import TrainingSet, finish, train
 from pmal.errors import DataError, Interrupted, PmalError
@@ -97,6 +99,20 @@ def test_killed_at_any_step_ends_with_the_same_bits(data, tmp_path, config, step
         run(data, tmp_path / "killed", config, die_at(step), checkpoint_seconds=0)
     assert has_tensors(tmp_path / "killed" / "checkpoint") == (step > 0)
     assert same(run(data, tmp_path / "killed", config), whole)
+
+
+def test_streamed_and_killed_it_ends_with_the_same_bits_as_from_memory(data, tmp_path):
+    whole = run(data, tmp_path / "whole")
+    pixels = data.images.images.permute(0, 2, 3, 1).numpy()
+    samples = Samples.whole(ArrayStore("x", pixels), data.labels.numpy(), ("dark", "bright"))
+
+    def streamed(workers):
+        images = StreamedImages(SampleDataset(samples, 4, 1), CPU, workers)
+        return dataclasses.replace(data, images=images)
+
+    with pytest.raises(Killed):
+        run(streamed(2), tmp_path / "killed", before_step=die_at(6), checkpoint_seconds=0)
+    assert same(run(streamed(1), tmp_path / "killed"), whole)
 
 
 def test_a_checkpoint_is_not_the_start(data, tmp_path):

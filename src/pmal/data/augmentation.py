@@ -15,7 +15,10 @@ from torch.nn.functional import grid_sample, pad
 
 from pmal.errors import DataError, UsageError, unknown_name
 
-POLICIES = ("none", "standard", "strong")
+POLICIES = ("none", "standard", "strong", "imagenet")
+CROP_AREA = (0.08, 1.0)
+CROP_RATIO = (3 / 4, 4 / 3)
+"""Share of the area and width by height of a resized crop (Szegedy et al., CVPR 2015)."""
 
 
 def augment(images_BCHW: Tensor, policy: str, mean_C: Tensor, std_C: Tensor, flip: bool) -> Tensor:
@@ -24,6 +27,7 @@ def augment(images_BCHW: Tensor, policy: str, mean_C: Tensor, std_C: Tensor, fli
     none: normalization alone. standard: random crop of the padded image, and flip. strong: on top of these,
     half of the images get an affine change and, independently, half get a color change, so that sharp and
     undistorted images, as they come at test time, stay frequent; all get a cutout of 0 to half the side.
+    imagenet: a part of the image, enlarged to the whole size, and flip; for photographs.
     """
     if policy not in POLICIES:
         raise unknown_name("augmentation policy", policy, POLICIES)
@@ -34,6 +38,8 @@ def augment(images_BCHW: Tensor, policy: str, mean_C: Tensor, std_C: Tensor, fli
         x = _shift_flip_affine(_standardize(x, mean_C, std_C), flip)
         return cutout(x, min(x.shape[2:]) // 2)
     x = normalize(images_BCHW, mean_C, std_C)
+    if policy == "imagenet":
+        return _resample(x, _crop_matrices(x, flip))
     if policy == "standard":
         x = random_crop(x, crop_padding(x))
         x = random_flip(x) if flip else x
@@ -173,6 +179,30 @@ def _shift_flip_affine(x_BCHW: Tensor, flip: bool) -> Tensor:
     if flip:
         matrices_B23[:, :, 0] *= 1 - 2 * torch.randint(0, 2, (B, 1), device=device)
     return _resample(x_BCHW, matrices_B23)
+
+
+def _crop_matrices(x_BCHW: Tensor, flip: bool) -> Tensor:
+    """(B, 2, 3): a random part of each image, of any place, area and shape, enlarged to the whole.
+
+    What would be wider or higher than the image is cut to it, where others draw again, so that the work does
+    not depend on values. No pixel comes from beyond the centers of the outermost ones: nothing is empty.
+    """
+    B, _, H, W = x_BCHW.shape
+    device = x_BCHW.device
+    area_B = _uniform(*CROP_AREA, B, device)
+    ratio_B = torch.exp(_uniform(math.log(CROP_RATIO[0]), math.log(CROP_RATIO[1]), B, device))
+    width_B, height_B = (area_B * ratio_B).sqrt().clamp(max=1), (area_B / ratio_B).sqrt().clamp(max=1)
+    right_B = _uniform(-0.5, 0.5, B, device) * (1 - width_B) * (W - 1)
+    down_B = _uniform(-0.5, 0.5, B, device) * (1 - height_B) * (H - 1)
+    if flip:
+        width_B = width_B * (1 - 2 * torch.randint(0, 2, (B,), device=device))
+    zero_B = torch.zeros_like(area_B)
+    rows = [width_B, zero_B, right_B, zero_B, height_B, down_B]
+    return torch.stack(rows, dim=1).view(B, 2, 3)
+
+
+def _uniform(low: float, high: float, count: int, device: torch.device) -> Tensor:
+    return low + (high - low) * torch.rand(count, device=device)
 
 
 def _affine_matrices(

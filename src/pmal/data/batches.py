@@ -1,19 +1,25 @@
 """Batches of uint8 images on the device: from memory where the set fits, else through worker processes."""
 
+import functools
 import hashlib
-import os
 import signal
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch.utils.data import DataLoader
 
-from pmal.data.loading import SampleDataset
+from pmal.data.loading import SampleDataset, usable_cores
 from pmal.errors import DataError, PmalError
 
 Plan = Sequence[torch.Tensor]
 """Which positions make up each batch, in order."""
+
+BATCHES_AHEAD = 2
+"""Steps that a GPU has before it when the host waits for it. More would only fill its memory with batches."""
 
 
 def epoch_plan(count: int, batch_size: int, seed: int) -> list[torch.Tensor]:
@@ -86,48 +92,116 @@ class ChosenImages:
 
 
 class StreamedImages:
-    """Images decoded by worker processes as they are needed."""
+    """Images decoded by worker processes as they are needed. The same batches with any number of workers."""
+
+    _latest: "ClassVar[weakref.ref[StreamedImages] | None]" = None
+    """The set that has workers: the parts of a run with a process per core each would fill the memory."""
 
     def __init__(self, dataset: SampleDataset, device: torch.device, workers: int) -> None:
         self.dataset = dataset
         self.device = device
+        self.workers = workers or usable_cores()
         self._plan: list[list[int]] = []
-        # Spawned, not forked: a fork after torch has used threads can hang. Persistent, because a spawned
-        # worker takes seconds to start; the plan is exchanged between epochs instead.
-        self._loader = DataLoader(
-            dataset,
-            batch_sampler=self._plan,
-            num_workers=workers or os.cpu_count() or 1,
-            multiprocessing_context="spawn",
-            persistent_workers=True,
-            worker_init_fn=_leave_interrupts_to_parent,
-            pin_memory=device.type == "cuda",
-        )
+        self._loader: DataLoader[torch.Tensor] | None = None
 
     def __len__(self) -> int:
         return len(self.dataset)
 
     def stream(self, plan: Plan) -> Iterator[torch.Tensor]:
-        self._plan[:] = [positions.tolist() for positions in plan]
+        batches = self._start(plan)
         try:
-            for images in self._loader:
-                yield images.to(self.device, non_blocking=True)
+            yield from uploaded(batches, self.device) if self.device.type == "cuda" else batches
+            return
         except DataError as error:
             # torch hands a worker's error on with its traceback; the last line is the message itself.
-            raise DataError(str(error).strip().splitlines()[-1].partition("DataError: ")[2]) from None
+            lost: Exception = DataError(str(error).strip().splitlines()[-1].partition("DataError: ")[2])
+            error.__traceback__ = None
         except RuntimeError as error:
-            raise worker_died(error) from None
+            lost = worker_died(error)
+            error.__traceback__ = None if lost is not error else error.__traceback__
+        # torch's error refers to itself and, by its traceback, to the workers: they would live on until the
+        # garbage collector finds them, and then be waited for, 5 s each.
+        del batches
+        self._loader = None
+        raise lost
 
     def fingerprint(self) -> str:
         """By their names: reading all of them again would take as long as an epoch."""
+        return self._name_digest
+
+    @functools.cached_property
+    def _name_digest(self) -> str:
         names = "\n".join(self.dataset.samples.name(position) for position in range(len(self)))
         return hashlib.sha256(names.encode()).hexdigest()
+
+    def _start(self, plan: Plan) -> Iterator[torch.Tensor]:
+        """Hand the plan to the workers, new or waiting. Those of another set end, unless it still streams."""
+        former = StreamedImages._latest() if StreamedImages._latest else None
+        if former is not None and former is not self:
+            former._loader = None
+        StreamedImages._latest = weakref.ref(self)
+        self._plan[:] = [positions.tolist() for positions in plan]
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "This DataLoader will create")  # more than cores, as was asked
+            self._loader = self._loader or self._make_loader()
+            return iter(self._loader)
+
+    def _make_loader(self) -> DataLoader[torch.Tensor]:
+        # Spawned, not forked: a fork after torch has used threads can hang. Persistent, because a spawned
+        # worker takes seconds to start; the plan is exchanged between epochs instead.
+        return DataLoader(
+            self.dataset,
+            batch_sampler=self._plan,
+            collate_fn=_as_it_is,
+            num_workers=self.workers,
+            multiprocessing_context="spawn",
+            persistent_workers=True,
+            worker_init_fn=_leave_interrupts_to_parent,
+            pin_memory=self.device.type == "cuda",
+            generator=torch.Generator(),  # or else it draws from the one that trainings repeat by
+        )
+
+
+def uploaded(batches: Iterable[torch.Tensor], device: torch.device) -> Iterator[torch.Tensor]:
+    """Pinned batches on a GPU, each copied on a stream of its own while the one before it is worked on.
+
+    A batch may be kept: its memory is not used for another one.
+    """
+    copying = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    copied: deque[tuple[torch.Tensor, torch.cuda.Event]] = deque()
+    finished: deque[torch.cuda.Event] = deque()
+
+    def work_on_next() -> Iterator[torch.Tensor]:
+        images, arrived = copied.popleft()
+        computing = torch.cuda.current_stream(device)
+        computing.wait_event(arrived)
+        images.record_stream(computing)
+        yield images
+        done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+        finished.append(computing.record_event(done))
+        if len(finished) > BATCHES_AHEAD:
+            finished.popleft().synchronize()
+
+    for batch in batches:
+        with torch.cuda.stream(copying):
+            copied.append((batch.to(device, non_blocking=True), copying.record_event()))
+        if len(copied) > 1:
+            yield from work_on_next()
+    while copied:
+        yield from work_on_next()
 
 
 def worker_died(error: RuntimeError) -> Exception:
     """torch's error about a lost worker in our words; any other error as it is."""
-    lost = "DataLoader worker" in str(error)
-    return PmalError("a process that decodes images died: try fewer --workers") if lost else error
+    if "DataLoader worker" not in str(error):
+        return error
+    fix = "give it more shared memory (/dev/shm) or" if "shared memory" in str(error) else "try"
+    return PmalError(f"a process that decodes images died: {fix} fewer --workers")
+
+
+def _as_it_is(batch: Any) -> Any:
+    """What `SampleDataset` gives is a batch already."""
+    return batch
 
 
 def _leave_interrupts_to_parent(worker: int) -> None:

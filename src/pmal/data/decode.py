@@ -10,6 +10,7 @@ What happens to an image, whatever its file is called:
   Integers outside 0..65535 and floating-point pixels are refused: nothing says what their white is.
 - What is transparent shows white. Of an animation, the first frame counts.
 - A truncated or damaged image is refused as a whole; no half-gray pictures enter a training.
+- A JPEG of which far fewer pixels are needed is decoded at a half, a quarter or an eighth of its size.
 
 Refused means `BadImage` with a reason, and the loader lists the image in the quarantine.
 """
@@ -19,8 +20,9 @@ import struct
 import threading
 import warnings
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 import numpy as np
 from PIL import Image
@@ -37,6 +39,14 @@ from PIL.WebPImagePlugin import WebPImageFile
 from pmal.data.samples import BadImage, Pixels
 
 MAX_PIXELS = 50_000_000
+REDUCED_MARGIN = 1.5
+"""How many times the wanted size a JPEG decoded at reduced size still has at least.
+
+The rest is scaled as ever. With this margin the pixels of photographs differ from those of a full decode
+less (by 1 of 255 in the mean) than they would by a bicubic filter; without it, by up to 3.
+"""
+
+Result = TypeVar("Result")
 
 _READERS: tuple[tuple[tuple[bytes, ...], type[ImageFile]], ...] = (
     ((b"\xff\xd8\xff",), JpegImageFile),
@@ -72,18 +82,28 @@ _TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+_MIRRORED_X = tuple(_TURNS[orientation] for orientation in (2, 3, 7, 8))
+_MIRRORED_Y = tuple(_TURNS[orientation] for orientation in (3, 4, 6, 7))
 
 
 def decode(data: bytes, *, max_pixels: int = MAX_PIXELS) -> Pixels:
     """Pixels (H, W, C), C = 1 or 3, of an encoded image. Raises `BadImage` with a short reason."""
-    if not data:
-        raise BadImage("empty file")
-    reader = _reader_of(data)
-    with _quiet_pillow():
-        try:
-            return _decode_by(reader, data, max_pixels)
-        except _DAMAGE as error:
-            raise BadImage(f"{reader.format}: {_reason(error)}") from error
+    return _read(data, max_pixels, lambda image: _as_array(_upright(image)))
+
+
+def decode_fitted(data: bytes, size: int, channels: int, *, max_pixels: int = MAX_PIXELS) -> Pixels:
+    """As `fit_to(decode(data), size, channels)`, with no more of a large JPEG decoded than is needed."""
+    return _read(data, max_pixels, lambda image: _fitted(image, size, channels))
+
+
+def verify(data: bytes, *, max_pixels: int = MAX_PIXELS) -> None:
+    """Raises what `decode` raises. Damage to a JPEG shows at an eighth of its size as well, and sooner."""
+
+    def load(image: ImageFile) -> None:
+        _reduce(image, 8)
+        _upright(image)
+
+    _read(data, max_pixels, load)
 
 
 def fit_to(pixels: Pixels, size: int, channels: int) -> Pixels:
@@ -92,16 +112,9 @@ def fit_to(pixels: Pixels, size: int, channels: int) -> Pixels:
     >>> fit_to(np.zeros((20, 30, 3), np.uint8), 10, 1).shape
     (10, 10, 1)
     """
-    height, width, _ = pixels.shape
-    side = min(height, width)
-    top, left = (height - side) // 2, (width - side) // 2
-    if side == size:
-        pixels = pixels[top : top + side, left : left + side]
-    else:
-        # The box keeps the scaled long side of a very thin image from ever existing.
-        box = (left, top, left + side, top + side)
-        pixels = _as_array(_as_image(pixels).resize((size, size), Image.Resampling.BILINEAR, box=box))
-    return _with_channels(pixels, channels)
+    if pixels.shape == (size, size, channels):
+        return pixels
+    return _as_array(_fit_image(_as_image(pixels), size, channels))
 
 
 def encode_png(pixels: Pixels) -> bytes:
@@ -123,15 +136,66 @@ def _reader_of(data: bytes) -> type[ImageFile]:
     raise BadImage("not a JPEG, PNG, WebP, BMP, GIF, TIFF or PPM image")
 
 
-def _decode_by(reader: type[ImageFile], data: bytes, max_pixels: int) -> Pixels:
-    # Not `Image.open`: it applies a pixel limit of its own, which only a global variable of Pillow can lift.
-    _check_size(_canvas_size(reader, data), max_pixels)
-    with reader(io.BytesIO(data)) as image:
-        _check_size(image.size, max_pixels)
-        image.load()
-        turn = _turn_of(image)
-        plain = _to_gray_or_rgb(image)
-        return _as_array(plain if turn is None else plain.transpose(turn))
+def _read(data: bytes, max_pixels: int, use: Callable[[ImageFile], Result]) -> Result:
+    """What `use` makes of the image, of which the header is read and the size within the limit."""
+    if not data:
+        raise BadImage("empty file")
+    reader = _reader_of(data)
+    with _quiet_pillow():
+        try:
+            # Not `Image.open`: its own pixel limit can be lifted by a global variable of Pillow only.
+            _check_size(_canvas_size(reader, data), max_pixels)
+            with reader(io.BytesIO(data)) as image:
+                _check_size(image.size, max_pixels)
+                return use(image)
+        except _DAMAGE as error:
+            raise BadImage(f"{reader.format}: {_reason(error)}") from error
+
+
+def _upright(image: ImageFile) -> Image.Image:
+    """The whole picture, turned as its EXIF data say, in mode L or RGB."""
+    image.load()
+    turn = _turn_of(image)
+    plain = _to_gray_or_rgb(image)
+    return plain if turn is None else plain.transpose(turn)
+
+
+def _fitted(image: ImageFile, size: int, channels: int) -> Pixels:
+    width, height = image.size
+    side = min(width, height)
+    scale = _reduce(image, int(side / (REDUCED_MARGIN * size)))
+    if scale == 1:
+        return _as_array(_fit_image(_upright(image), size, channels))
+    image.load()
+    turn = _turn_of(image)
+    # The same square as in the whole image. It is turned last: the reduced sides are rounded up.
+    left, top = (width - side + (turn in _MIRRORED_X)) // 2, (height - side + (turn in _MIRRORED_Y)) // 2
+    box = (left / scale, top / scale, (left + side) / scale, (top + side) / scale)
+    small = _to_gray_or_rgb(image).resize((size, size), Image.Resampling.BILINEAR, box=box)
+    return _as_array(_with_channels(small if turn is None else small.transpose(turn), channels))
+
+
+def _reduce(image: ImageFile, most: int) -> int:
+    """Have a JPEG decoded at 1/2, 1/4 or 1/8 of its size, of these the smallest that is at least 1/most.
+
+    Its transform gives these sizes at less work than the full one. Returns the divisor; 1: not reduced.
+    """
+    scale = next((divisor for divisor in (8, 4, 2) if divisor <= most), 1)
+    if scale == 1 or not isinstance(image, JpegImageFile):
+        return 1
+    width, height = image.size
+    image.draft(None, (max(width // scale, 1), max(height // scale, 1)))
+    return scale if image.size == (-(-width // scale), -(-height // scale)) else 1
+
+
+def _fit_image(image: Image.Image, size: int, channels: int) -> Image.Image:
+    side = min(image.size)
+    left, top = (image.width - side) // 2, (image.height - side) // 2
+    # The box keeps the scaled long side of a very thin image from ever existing.
+    box = (left, top, left + side, top + side)
+    if side == size:
+        return _with_channels(image.crop(box), channels)
+    return _with_channels(image.resize((size, size), Image.Resampling.BILINEAR, box=box), channels)
 
 
 def _reason(error: BaseException) -> str:
@@ -196,10 +260,8 @@ def _from_wide_gray(image: Image.Image) -> Image.Image:
     return Image.fromarray(gray)
 
 
-def _with_channels(pixels: Pixels, channels: int) -> Pixels:
-    if pixels.shape[2] == channels:
-        return pixels
-    return _as_array(_as_image(pixels).convert("L" if channels == 1 else "RGB"))
+def _with_channels(image: Image.Image, channels: int) -> Image.Image:
+    return image.convert("L" if channels == 1 else "RGB")
 
 
 def _as_image(pixels: Pixels) -> Image.Image:

@@ -2,6 +2,7 @@
 
 A set that fits into memory is loaded at once (`load_images`). A larger one is checked in full beforehand
 (`verify_images`) and then streamed (`SampleDataset`): an image that fails only then has changed on disk.
+Both give the same pixels.
 """
 
 import os
@@ -14,8 +15,8 @@ import torch
 from torch.utils.data import Dataset
 
 from pmal._runtime.progress import Advance
-from pmal.data.decode import fit_to
-from pmal.data.samples import ArrayStore, BadImage, Ids, Pixels, Samples, VectorStore
+from pmal.data.decode import decode_fitted, fit_to, verify
+from pmal.data.samples import ArrayStore, BadImage, EncodedStore, Ids, Pixels, Samples, VectorStore
 from pmal.errors import DataError, UsageError
 
 MAX_UNREADABLE = 0.2
@@ -49,7 +50,7 @@ class Loaded:
 def load_images(
     samples: Samples, *, size: int, channels: int, workers: int = 0, advance: Advance | None = None
 ) -> Loaded:
-    """Decode every sample to (channels, size, size). `workers`: threads, 0 for one per CPU core."""
+    """Decode every sample to (channels, size, size). `workers`: threads, 0 for one per usable CPU core."""
     held = _already_fitted(samples, size, channels)
     if held is not None:
         if advance:
@@ -60,11 +61,12 @@ def load_images(
             f"the model takes embeddings of {channels} numbers, not images: see docs/estimator.md"
         )
     fitted = np.empty((len(samples), channels, size, size), dtype=np.uint8)
+    read = _fitting_reader(samples, size, channels)
 
-    def keep(position: int, pixels: Pixels) -> None:
-        fitted[position] = fit_to(pixels, size, channels).transpose(2, 0, 1)
+    def keep(position: int) -> None:
+        fitted[position] = read(position).transpose(2, 0, 1)
 
-    bad = _read_all(samples, keep, workers, advance)
+    bad = _try_all(len(samples), keep, workers, advance)
     readable = _positions_without(bad, len(samples))
     return Loaded(
         torch.from_numpy(fitted[readable] if bad else fitted), samples.at(readable), _listed(samples, bad)
@@ -74,8 +76,17 @@ def load_images(
 def verify_images(
     samples: Samples, *, workers: int = 0, advance: Advance | None = None
 ) -> tuple[Samples, list[BadSample]]:
-    """Decode every sample once and keep nothing: the readable samples, and those that are not."""
-    bad = _read_all(samples, lambda position, pixels: None, workers, advance)
+    """Check every sample once and keep nothing: the readable samples, and those that are not."""
+    store, ids = samples.store, samples.ids
+    encoded = store.encoded if isinstance(store, EncodedStore) else None
+
+    def check(position: int) -> None:
+        if encoded is None:
+            store.read(int(ids[position]))
+        else:
+            verify(encoded(int(ids[position])))
+
+    bad = _try_all(len(samples), check, workers, advance)
     return samples.at(_positions_without(bad, len(samples))), _listed(samples, bad)
 
 
@@ -113,7 +124,7 @@ def check_quarantine(
 
 
 class SampleDataset(Dataset[torch.Tensor]):
-    """Verified samples, decoded one by one in worker processes: (C, H, W) uint8."""
+    """Verified samples, decoded in worker processes: (C, H, W) uint8 each, or whole batches of them."""
 
     def __init__(self, samples: Samples, size: int, channels: int) -> None:
         self.samples = samples
@@ -124,13 +135,32 @@ class SampleDataset(Dataset[torch.Tensor]):
         return len(self.samples)
 
     def __getitem__(self, position: int) -> torch.Tensor:
-        try:
-            pixels = self.samples.read(position)
-        except BadImage as reason:
-            name = self.samples.name(position)
-            raise DataError(f"{name}: {reason}; it was readable when the run began") from reason
-        fitted = fit_to(pixels, self.size, self.channels).transpose(2, 0, 1)
-        return torch.from_numpy(np.ascontiguousarray(fitted))
+        return self.__getitems__([position])[0]
+
+    def __getitems__(self, positions: list[int]) -> torch.Tensor:
+        """(B, C, H, W), which a worker hands over as one piece. torch calls it where a dataset has it."""
+        images = np.empty((len(positions), self.channels, self.size, self.size), dtype=np.uint8)
+        read = _fitting_reader(self.samples, self.size, self.channels)
+        for place, position in enumerate(positions):
+            try:
+                images[place] = read(position).transpose(2, 0, 1)
+            except BadImage as reason:
+                name = self.samples.name(position)
+                raise DataError(f"{name}: {reason}; it was readable when the run began") from reason
+        return torch.from_numpy(images)
+
+
+def usable_cores() -> int:
+    """CPU cores that this process may use, which can be fewer than there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _fitting_reader(samples: Samples, size: int, channels: int) -> Callable[[int], Pixels]:
+    """From a position to the pixels (size, size, channels) there."""
+    store, ids = samples.store, samples.ids
+    if isinstance(store, EncodedStore):
+        return lambda position: decode_fitted(store.encoded(int(ids[position])), size, channels)
+    return lambda position: fit_to(store.read(int(ids[position])), size, channels)
 
 
 def _already_fitted(samples: Samples, size: int, channels: int) -> torch.Tensor | None:
@@ -143,30 +173,30 @@ def _already_fitted(samples: Samples, size: int, channels: int) -> torch.Tensor 
     return None
 
 
-def _read_all(
-    samples: Samples, use: Callable[[int, Pixels], None], workers: int, advance: Advance | None
+def _try_all(
+    count: int, attempt: Callable[[int], None], workers: int, advance: Advance | None
 ) -> list[tuple[int, str]]:
-    """Hand each readable sample to `use`; the positions of the others, in order, with their reasons.
+    """Attempt every position; those that raised `BadImage`, in order, with its reason.
 
     Threads, because Pillow lets go of the interpreter while it decodes.
     """
 
-    def read(start: int) -> list[tuple[int, str]]:
+    def go_through(start: int) -> list[tuple[int, str]]:
         bad = []
-        for position in range(start, min(start + _CHUNK, len(samples))):
+        for position in range(start, min(start + _CHUNK, count)):
             try:
-                use(position, samples.read(position))
+                attempt(position)
             except BadImage as reason:
                 bad.append((position, str(reason)))
         return bad
 
     found: list[tuple[int, str]] = []
-    starts = range(0, len(samples), _CHUNK)
-    with ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool:
-        for start, bad in zip(starts, pool.map(read, starts), strict=True):
+    starts = range(0, count, _CHUNK)
+    with ThreadPoolExecutor(workers or usable_cores()) as pool:
+        for start, bad in zip(starts, pool.map(go_through, starts), strict=True):
             found += bad
             if advance:
-                advance(min(_CHUNK, len(samples) - start))
+                advance(min(_CHUNK, count - start))
     return found
 
 

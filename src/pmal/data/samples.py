@@ -5,7 +5,7 @@ never shifts to a neighbor, whatever is left out on the way.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,15 @@ class PixelStore(Protocol):
 
     def read(self, row: int) -> Pixels:
         """Pixels of shape (H, W, C) with C = 1 or 3. Raises `BadImage`."""
+        ...
+
+
+@runtime_checkable
+class EncodedStore(PixelStore, Protocol):
+    """A store whose images are encoded: of a large JPEG, no more is decoded than is needed."""
+
+    def encoded(self, row: int) -> bytes:
+        """The image as it is in its file. Raises `BadImage`."""
         ...
 
 

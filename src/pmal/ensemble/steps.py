@@ -82,7 +82,8 @@ class GraphStep:
                 step(self.images, self.labels)
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        # Other threads may do what must not be captured: one pins the memory of streamed batches meanwhile.
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             loss = step(self.images, self.labels)
         return graph, loss
 

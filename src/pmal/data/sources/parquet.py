@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from pmal._runtime.files import atomic_path, make_folder
 from pmal.data.decode import decode, encode_png
-from pmal.data.samples import BadImage, Ids, Pixels, Samples, Source
+from pmal.data.samples import BadImage, EncodedStore, Ids, Pixels, Samples, Source
 from pmal.data.sources._image_column import ImageColumn, arrow_errors
 from pmal.errors import DataError
 
@@ -58,11 +58,6 @@ class ParquetStore:
         if data is None:
             raise BadImage("no image bytes")
         return data
-
-
-@runtime_checkable
-class _HasEncoded(Protocol):
-    def encoded(self, row: int) -> bytes: ...
 
 
 @dataclass(frozen=True)
@@ -137,7 +132,7 @@ def _row_groups(part: str, samples: Samples) -> Iterator[list[dict[str, Any]]]:
 
 
 def _encoded(samples: Samples, position: int) -> bytes | None:
-    if not isinstance(samples.store, _HasEncoded):
+    if not isinstance(samples.store, EncodedStore):
         return encode_png(samples.read(position))
     try:
         return samples.store.encoded(int(samples.ids[position]))

@@ -1,0 +1,347 @@
+"""Does decoding keep up with the network? All figures of one file are from one run.
+
+    python benchmarks/streaming.py decode --json benchmarks/results/speed/streaming-cpu.json
+    python benchmarks/streaming.py train --device cuda --json benchmarks/results/speed/streaming-h200.json
+
+decode: images per second and core, of ours and of what a plain loop does (Pillow, and a DataLoader of single
+float images). By processor time where one core works, so that other load on the machine does not count.
+train: an epoch of a network on a set of ImageNet's shape, streamed, beside the same steps on images that are
+on the device already; and the share of the time in which the device waited for images.
+"""
+
+import argparse
+import functools
+import io
+import itertools
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset
+
+from pmal._runtime.files import make_folder, write_json
+from pmal._runtime.manifest import describe_environment
+from pmal._runtime.progress import Silent
+from pmal._runtime.session import Session
+from pmal.config import DataConfig, EncoderConfig, Resources, RunConfig, TrainingConfig
+from pmal.data.batches import ImageBatches, Plan, ResidentImages, StreamedImages, sequential_plan
+from pmal.data.decode import decode, decode_fitted, fit_to, verify
+from pmal.data.loading import SampleDataset, load_images, usable_cores, verify_images
+from pmal.data.parts import STATISTICS_LIMIT, training_statistics
+from pmal.data.samples import Samples
+from pmal.data.sources.folder import FileStore
+from pmal.ensemble.classifier import ClassifierSpec
+from pmal.ensemble.classifiers import softmax_objective, untrained
+from pmal.ensemble.training import TrainingSet, train
+from synthetic import draw_picture, encode_jpeg
+
+IMAGENET_IMAGES, CORES = 1_281_167, 16
+SHAPES = (((500, 375), 224), ((500, 375), 112), ((500, 375), 64), ((2000, 1500), 224), ((8, 8), 8))
+"""Width and height of the JPEG, and the wanted size. The last costs what Python does about each image."""
+GPU_IMAGES_PER_S = 2500
+"""What a ResNet-50 at 224 px is to consume on one GPU."""
+
+
+# -- decode --
+
+
+def plain_pillow(data: bytes, size: int) -> np.ndarray:
+    """Shorter side to `size`, then the center: what everybody's transforms do."""
+    image = Image.open(io.BytesIO(data)).convert("RGB")
+    scale = size / min(image.size)
+    image = image.resize((round(image.width * scale), round(image.height * scale)), Image.Resampling.BILINEAR)
+    left, top = (image.width - size) // 2, (image.height - size) // 2
+    return np.asarray(image.crop((left, top, left + size, top + size)))
+
+
+class PlainDataset(Dataset[torch.Tensor]):
+    """One normalized float image at a time."""
+
+    def __init__(self, files: list[str], size: int) -> None:
+        self.files, self.size = files, size
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        pixels = plain_pillow(Path(self.files[index]).read_bytes(), self.size)
+        x = torch.from_numpy(pixels.copy()).permute(2, 0, 1).float() / 255
+        return (x - torch.full((3, 1, 1), 0.45)) / 0.22
+
+
+def per_core(
+    methods: dict[str, Callable[[bytes], object]], pictures: list[bytes], repeat: int
+) -> dict[str, float]:
+    """Images per second of processor time; in turns, the best of each."""
+    seconds = dict.fromkeys(methods, float("inf"))
+    for _ in range(repeat):
+        for name, method in methods.items():
+            begin = time.process_time()
+            for data in pictures:
+                method(data)
+            seconds[name] = min(seconds[name], time.process_time() - begin)
+    return {name: len(pictures) / took for name, took in seconds.items()}
+
+
+def decode_rows(pictures: int, repeat: int) -> list[dict[str, Any]]:
+    rows = []
+    for (width, height), size in SHAPES:
+        few = min(pictures, max(4, pictures * 500 * 375 // (width * height)))
+        random = np.random.default_rng(0)
+        files = [encode_jpeg(draw_picture(random, width, height, label)) for label in range(few)]
+        methods: dict[str, Callable[[bytes], object]] = {
+            "Pillow": functools.partial(plain_pillow, size=size),
+            "pmal, whole decode": lambda data, size=size: fit_to(decode(data), size, 3),
+            "pmal": lambda data, size=size: decode_fitted(data, size, 3),
+            "pmal, decode alone": decode,
+            "pmal, verify": verify,
+        }
+        apart = [
+            np.abs(decode_fitted(data, size, 3).astype(int) - fit_to(decode(data), size, 3)).mean()
+            for data in files
+        ]
+        row = {
+            "jpeg": f"{width}x{height}",
+            "kilobytes": float(np.mean([len(data) for data in files])) / 1e3,
+            "to": size,
+            "images_per_core_s": per_core(methods, files, repeat),
+            "mean_difference": float(np.mean(apart)),
+        }
+        print(json.dumps(row), flush=True)
+        rows.append(row)
+    return rows
+
+
+def loader_rows(folder: str, pictures: int, workers: int, repeat: int) -> list[dict[str, Any]]:
+    """Whole loaders, by the clock: 500x375 to 224 px, batches of 64."""
+    files = write_pictures(folder, pictures)
+    size, plan = 224, sequential_plan(pictures, 64)
+    samples = Samples.whole(FileStore(folder, files), np.zeros(pictures, np.int64), ("all",))
+    streamed = StreamedImages(SampleDataset(samples, size, 3), torch.device("cpu"), workers)
+    plain = DataLoader(
+        PlainDataset([os.path.join(folder, file) for file in files], size),
+        batch_size=64,
+        num_workers=workers,
+        multiprocessing_context="spawn",
+        persistent_workers=True,
+    )
+    methods: dict[str, Callable[[], object]] = {
+        "DataLoader of single float images": lambda: [len(batch) for batch in plain],
+        "pmal": lambda: [len(batch) for batch in streamed.stream(plan)],
+        "pmal, verify": lambda: verify_images(samples, workers=workers),
+    }
+    seconds: dict[str, float] = {}
+    for turn in range(repeat + 1):
+        for name, method in methods.items():
+            begin = time.perf_counter()
+            method()
+            if turn:  # in the first, workers start
+                seconds[name] = min(seconds.get(name, float("inf")), time.perf_counter() - begin)
+    rows = [
+        {"loader": name, "workers": workers, "images_per_s": pictures / took}
+        for name, took in seconds.items()
+    ]
+    for row in rows:
+        print(json.dumps(row), flush=True)
+    return rows
+
+
+def before_training(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """What ImageNet costs until the first step on 16 cores, by the figures of one; the disk not counted.
+
+    Verification works in threads, of which one at a time runs Python: that bounds it, too.
+    """
+    speed, python = rows[0]["images_per_core_s"], rows[-1]["images_per_core_s"]
+    every = -(-IMAGENET_IMAGES // STATISTICS_LIMIT)
+
+    def verification(method: str) -> float:
+        return IMAGENET_IMAGES / min(CORES * speed[method], python[method])
+
+    return {
+        "images": IMAGENET_IMAGES,
+        "cores": CORES,
+        "verification_s": verification("pmal, verify"),
+        "verification_by_whole_decode_s": verification("pmal, decode alone"),
+        "statistics_s": IMAGENET_IMAGES / every / (CORES * speed["pmal"]),
+        "epoch_decode_s": IMAGENET_IMAGES / (CORES * speed["pmal"]),
+        "cores_for_one_gpu": GPU_IMAGES_PER_S / speed["pmal"],
+    }
+
+
+def run_decode(options: argparse.Namespace) -> dict[str, Any]:
+    torch.set_num_threads(1)
+    rows = decode_rows(options.pictures, options.repeat)
+    with tempfile.TemporaryDirectory() as folder:
+        loaders = loader_rows(folder, 4 * options.pictures, options.workers, options.repeat)
+    load = {"load_average": os.getloadavg()[0]}  # above the workers' number, others slowed the loaders down
+    return {"decode": rows, "loaders": loaders, "imagenet": before_training(rows)} | load
+
+
+# -- train --
+
+
+class Watched:
+    """The same images; when each batch was ready, and when the work on it was done."""
+
+    def __init__(self, images: ImageBatches, device: torch.device) -> None:
+        self.images, self.device = images, device
+        self.epochs: list[list[tuple[Any, Any]]] = []
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def fingerprint(self) -> str:
+        return ""
+
+    def stream(self, plan: Plan) -> Iterator[torch.Tensor]:
+        begin = self.mark()
+        self.epochs.append([(begin, begin)])
+        for batch in self.images.stream(plan):
+            ready = self.mark()
+            yield batch
+            self.epochs[-1].append((ready, self.mark()))
+
+    def mark(self) -> Any:
+        if self.device.type == "cpu":
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def waited(self) -> tuple[float, float]:
+        """Seconds of the last epoch, and those of them before and between its steps."""
+        steps = self.epochs[-1]
+        gaps = [self.seconds(done, ready) for (_, done), (ready, _) in itertools.pairwise(steps)]
+        return self.seconds(steps[0][0], steps[-1][1]), sum(gaps)
+
+    def seconds(self, start: Any, end: Any) -> float:
+        if self.device.type == "cpu":
+            return float(end - start)
+        torch.cuda.synchronize()
+        return float(start.elapsed_time(end)) / 1e3
+
+
+class Repeated:
+    """A few images on the device that stand for all: what the network does when it never waits."""
+
+    def __init__(self, images: torch.Tensor, count: int, device: torch.device) -> None:
+        self.images, self.count = ResidentImages(images, device), count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def fingerprint(self) -> str:
+        return ""
+
+    def stream(self, plan: Plan) -> Iterator[torch.Tensor]:
+        return self.images.stream([positions % len(self.images) for positions in plan])
+
+
+def write_pictures(folder: str, count: int, size: tuple[int, int] = (500, 375)) -> list[str]:
+    random = np.random.default_rng(0)
+    for number in range(count):
+        path = Path(folder) / f"{number}.JPEG"
+        path.write_bytes(encode_jpeg(draw_picture(random, *size, number)))
+    return [f"{number}.JPEG" for number in range(count)]
+
+
+def train_epochs(
+    images: Watched, options: argparse.Namespace, statistics: Sequence[torch.Tensor]
+) -> dict[str, float]:
+    """Two epochs by the training loop of every run; the second is measured."""
+    device = images.device
+    classes = tuple(f"class {k}" for k in range(options.classes))
+    config = RunConfig(
+        data=DataConfig(augmentation="imagenet"),
+        encoder=EncoderConfig(options.encoder),
+        training=TrainingConfig(epochs=2, batch_size=options.batch_size, weight_decay=1e-4),
+    )
+    model = untrained(ClassifierSpec(config.encoder, classes, options.size, 3), *statistics, seed=0).to(
+        device
+    )
+    labels = torch.arange(len(images), device=device) % options.classes
+    data = TrainingSet(images, labels, np.arange(len(images)))
+    session = Session(device, Resources(checkpoint_seconds=1e9), Silent())
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    with tempfile.TemporaryDirectory() as folder:
+        objective = softmax_objective(model, config, flip=True)
+        train("net", model, objective, data, config.training, seed=0, folder=Path(folder), session=session)
+    seconds, waited = images.waited()
+    gib = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else 0.0
+    steps = len(images.epochs[-1]) - 1
+    return {
+        "images_per_s": steps * options.batch_size / seconds,
+        "steps": steps,
+        "waited_share": waited / seconds,
+        "device_gib": gib,
+    }
+
+
+def run_train(options: argparse.Namespace) -> dict[str, Any]:
+    device = torch.device(options.device)
+    with tempfile.TemporaryDirectory() as folder:
+        files = write_pictures(folder, options.distinct)
+        rows = np.arange(options.images) % options.distinct
+        store = FileStore(folder, [files[row] for row in rows.tolist()])
+        samples = Samples.whole(store, np.zeros(options.images, np.int64), ("all",))
+        begin = time.perf_counter()
+        verify_images(samples, workers=options.workers)
+        verified = time.perf_counter()
+        streamed = StreamedImages(SampleDataset(samples, options.size, 3), device, options.workers)
+        statistics = training_statistics(streamed)
+        measured = time.perf_counter()
+        few = load_images(samples.at(np.arange(options.distinct)), size=options.size, channels=3).images
+        resident = train_epochs(Watched(Repeated(few, options.images, device), device), options, statistics)
+        print("resident", json.dumps(resident), flush=True)
+        found = train_epochs(Watched(streamed, device), options, statistics)
+        print("streamed", json.dumps(found), flush=True)
+    return {
+        "encoder": options.encoder,
+        "size": options.size,
+        "batch_size": options.batch_size,
+        "workers": streamed.workers,
+        "verified_images_per_s": options.images / (verified - begin),
+        "statistics_s": measured - verified,
+        "resident": resident,
+        "streamed": found,
+        "ratio": found["images_per_s"] / resident["images_per_s"],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parts = parser.add_subparsers(dest="part", required=True)
+    decoding = parts.add_parser("decode")
+    decoding.add_argument("--pictures", type=int, default=64)
+    decoding.add_argument("--repeat", type=int, default=5)
+    training = parts.add_parser("train")
+    training.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    training.add_argument("--encoder", default="resnet50")
+    training.add_argument("--size", type=int, default=224)
+    training.add_argument("--batch-size", type=int, default=256)
+    training.add_argument("--images", type=int, default=128_000, help="of an epoch")
+    training.add_argument("--classes", type=int, default=1000)
+    training.add_argument("--distinct", type=int, default=512, help="pictures drawn; the rest repeats them")
+    for part in (decoding, training):
+        part.add_argument("--workers", type=int, default=usable_cores())
+        part.add_argument("--json", type=Path, help="write all figures here")
+    options = parser.parse_args()
+    found = run_decode(options) if options.part == "decode" else run_train(options)
+    device = torch.device(getattr(options, "device", "cpu"))
+    if options.json:
+        make_folder(options.json.parent)
+        write_json(options.json, found | {"manifest": describe_environment(device)})
+
+
+if __name__ == "__main__":
+    main()
