@@ -50,7 +50,7 @@ class FakeTime:
         self.pending = 0.0
 
     def work(self, *seconds, later=0.0):
-        """Takes these seconds, call by call, the last for good; the device does the `later` ones on its own."""
+        """Takes these seconds, call by call; the device does the `later` ones on its own."""
         remaining = list(seconds)
 
         def run():

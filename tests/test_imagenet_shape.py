@@ -53,7 +53,8 @@ def test_no_class_of_the_tail_is_left_without_training_images(config):
     counts = np.array([PER_CLASS[label] for label in KNOWN])
     assert counts.tolist()[-1] == 5
     assert (learned + kept).tolist() == counts.tolist()
-    assert kept.tolist() == (counts // 20).tolist()
+    assert kept.sum() == int(0.05 * counts.sum())
+    assert (learned >= 0.8 * counts).all()
 
 
 def test_streamed_and_resident_end_with_the_same_model(runs):
