@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pmal._runtime.files import append_line, make_folder, sha256, write_json, write_text
+from pmal._runtime.ranks import ALONE, Ranks
 from pmal.config import RunConfig, build, parse_toml, to_settings, to_toml
 from pmal.errors import DataError, UsageError
 
@@ -15,16 +16,24 @@ CONFIG = "config.toml"
 
 
 class RunFolder:
-    """Paths and records of one run."""
+    """Paths and records of one run. Of several processes, only the first touches it."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, ranks: Ranks = ALONE) -> None:
+        self.path, self.ranks = path, ranks
 
     def log(self, **event: Any) -> None:
-        append_line(self.path / "log.jsonl", json.dumps(event))
+        if self.ranks.first:
+            append_line(self.path / "log.jsonl", json.dumps(event))
+
+    def write(self, name: str, content: Any) -> None:
+        """A JSON file of the run."""
+        self.ranks.by_first(lambda: write_json(self.path / name, content))
 
     def seal(self, about: Mapping[str, Any]) -> None:
         """Write the manifest: what the run is, and the checksum of every file that is final."""
+        self.ranks.by_first(lambda: self._seal(about))
+
+    def _seal(self, about: Mapping[str, Any]) -> None:
         files = sorted(f for f in self.path.rglob("*") if f.is_file() and not f.name.startswith("."))
         final = [f for f in files if f.name not in ("manifest.json", "log.jsonl")]
         sums = {str(f.relative_to(self.path)): sha256(f) for f in final}
@@ -32,18 +41,25 @@ class RunFolder:
 
 
 @contextlib.contextmanager
-def open_run(path: Path, config: RunConfig, may_change: Collection[str] = ()) -> Iterator[RunFolder]:
+def open_run(
+    path: Path, config: RunConfig, may_change: Collection[str] = (), ranks: Ranks = ALONE
+) -> Iterator[RunFolder]:
     """Make the folder, or take up the run in it, which must have the same settings but for some sections."""
+    with contextlib.ExitStack() as held:
+        ranks.by_first(lambda: _take(path, config, may_change, held))
+        yield RunFolder(path, ranks)
+
+
+def _take(path: Path, config: RunConfig, may_change: Collection[str], held: contextlib.ExitStack) -> None:
     make_folder(path)
     if not (path / CONFIG).exists() and any(not entry.name.startswith(".") for entry in path.iterdir()):
         raise UsageError(f"{path} is not empty and holds no run: choose another --out")
-    with _only_writer(path):
-        if (path / CONFIG).exists():
-            _check_settings(path, config, may_change)
-        write_text(path / CONFIG, to_toml(to_settings(config)))
-        for left_by_a_killed_process in path.rglob(".*.tmp"):
-            left_by_a_killed_process.unlink()
-        yield RunFolder(path)
+    held.enter_context(_only_writer(path))
+    if (path / CONFIG).exists():
+        _check_settings(path, config, may_change)
+    write_text(path / CONFIG, to_toml(to_settings(config)))
+    for left_by_a_killed_process in path.rglob(".*.tmp"):
+        left_by_a_killed_process.unlink()
 
 
 def read_config(path: Path) -> RunConfig:
