@@ -32,7 +32,7 @@ def read_launch() -> Launch:
     return launch
 
 
-def refuse_ranks(command: str) -> None:
+def refuse_ranks() -> None:
     """For commands that would do the same work in every process."""
     if read_launch().size > 1:
-        raise UsageError(f"pmal {command} runs in one process: start it without torchrun")
+        raise UsageError("only pmal fit and pmal mine share their work: start others without torchrun")

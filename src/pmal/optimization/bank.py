@@ -63,9 +63,11 @@ class PrototypeBank(nn.Module):
             raise DataError(
                 f"prototypes: {len(images_pCHW)} images for {len(own_p)} entries: mine them again"
             )
-        # The same number on every process: the last ones of some stand for nothing.
+        # As many on every process: where one is missing, another stands in, and its embedding is dropped.
         self.refresh, self.held = -(-min(refresh, count) // ranks.size), -(-count // ranks.size)
         images_pCHW = images_pCHW[own_p.argsort().argsort()]
+        if len(images_pCHW) < self.held:
+            images_pCHW = torch.cat([images_pCHW, images_pCHW[:1]])
         for name, constant in (
             ("images", _fill_up(images_pCHW, self.held)),
             ("place", mask_KT.flatten().nonzero().flatten()[order_P]),
