@@ -49,9 +49,9 @@ class Ranks:
         """Each process's of `count` things: neighbors, and as many as anybody else's, or one less.
 
         >>> RankGroup(0, 3).shares(10)
-        [slice(0, 3, None), slice(3, 6, None), slice(6, 10, None)]
+        [slice(0, 4, None), slice(4, 7, None), slice(7, 10, None)]
         """
-        edges = [count * r // self.size for r in range(self.size + 1)]
+        edges = [-(-count * r // self.size) for r in range(self.size + 1)]
         return [slice(*both) for both in itertools.pairwise(edges)]
 
     def share(self, count: int) -> slice:
