@@ -1,7 +1,10 @@
 """The `pmal` command: a user's mistake is told in one line, with the exit code of its kind."""
 
 import io
+import os
 import sys
+import traceback
+from typing import NoReturn
 
 
 def main() -> None:
@@ -15,12 +18,24 @@ def main() -> None:
     try:
         app()
     except PmalError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        _end(error, f"error: {error}", error.exit_code)
     except OSError as error:
         # A full disk, a folder taken away: the system's reason and the file say it all.
-        print(f"error: {error.filename or 'input/output'}: {error.strerror or error}", file=sys.stderr)
-        sys.exit(PmalError.exit_code)
+        reason = f"{error.filename or 'input/output'}: {error.strerror or error}"
+        _end(error, f"error: {reason}", PmalError.exit_code)
+    except Exception as error:
+        if "RANK" not in os.environ:
+            raise
+        _end(error, traceback.format_exc(), PmalError.exit_code)
+
+
+def _end(error: Exception, message: str, code: int) -> NoReturn:
+    if "RANK" in os.environ:  # one of several processes, which must not wait for it
+        from pmal._runtime.torchrun import end_rank
+
+        end_rank(error, message, code)
+    print(message, file=sys.stderr)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

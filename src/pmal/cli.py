@@ -28,6 +28,7 @@ from pmal.cli_options import (
     RunArgument,
     WorkersOption,
     start_session,
+    start_shared_session,
 )
 from pmal.config import (
     STAGES,
@@ -103,11 +104,14 @@ def fit(
     }
     config = _configure(recipe, named, assignments or [])
     out = out or Path("runs") / _run_name(config)
-    session = start_session(Resources(device, data_root, workers, memory_limit, checkpoint_seconds), as_json)
+    resources = Resources(device, data_root, workers, memory_limit, checkpoint_seconds)
+    session = start_shared_session(resources, as_json)
 
     from pmal import pipeline
 
     metrics = pipeline.fit(config, out, session, start=start, only=only)
+    if not session.ranks.first:
+        return
     if metrics or as_json:
         _print_metrics(metrics, as_json)
     if not as_json:
@@ -220,13 +224,23 @@ def mine(
         precision=precision,
         landmarks=landmarks,
     )
-    display = start_session(Resources(device=device), as_json, AGAIN).display
+    session = start_shared_session(Resources(device=device), as_json, AGAIN)
 
     from pmal.mining import mine_file
 
     found = mine_file(
-        embeddings, out, settings, heads=heads, seed=seed, device=device, force=force, display=display
+        embeddings,
+        out,
+        settings,
+        heads=heads,
+        seed=seed,
+        device=str(session.device),
+        force=force,
+        display=session.display,
+        ranks=session.ranks,
     )
+    if not session.ranks.first:
+        return
     summary = found.summary()
     if as_json:
         print(json.dumps(summary))

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pmal._runtime.launch import refuse_ranks
 from pmal.config import (
     DataConfig,
     EncoderConfig,
@@ -38,5 +39,16 @@ def start_session(resources: Resources, quiet: bool, advice: str = GO_ON) -> "Se
     from pmal._runtime.session import open_session
     from pmal._runtime.signals import raise_on_signals
 
+    refuse_ranks()
     raise_on_signals(advice)
     return open_session(resources, choose_display(quiet))
+
+
+def start_shared_session(resources: Resources, quiet: bool, advice: str = GO_ON) -> "Session":
+    """The same for commands whose work several processes of torchrun can share."""
+    from pmal._runtime.progress import choose_display
+    from pmal._runtime.session import open_shared_session
+    from pmal._runtime.signals import raise_on_signals
+
+    raise_on_signals(advice)
+    return open_shared_session(resources, choose_display(quiet))

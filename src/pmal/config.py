@@ -172,6 +172,8 @@ class TrainingConfig(Checked):
     """Decay of an exponential moving average of the weights, used for everything after training. 0: off."""
     precision: str = "auto"
     """float32, bfloat16 (mixed), or auto: bfloat16 where the GPU has it."""
+    sync_batch_norm: bool = False
+    """With several processes: batch norm over the whole batch instead of each process's share of it."""
 
 
 @dataclass(frozen=True)

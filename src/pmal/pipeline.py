@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pmal._runtime.files import read_json, write_json
+from pmal._runtime.files import read_json
 from pmal._runtime.manifest import describe_environment
 from pmal._runtime.progress import notes_of_warnings
 from pmal._runtime.runs import RunFolder, open_run, read_config
@@ -30,7 +30,7 @@ from pmal.data.task import Task, open_task
 from pmal.ensemble.classifier import ClassifierSpec
 from pmal.ensemble.classifiers import load_classifiers, rehearse, train_classifiers
 from pmal.ensemble.embeddings import EmbeddedSet, embed_training_set
-from pmal.ensemble.training import training_set
+from pmal.ensemble.training import check_batch_size, training_set
 from pmal.errors import DataError, UsageError, unknown_name
 from pmal.mining import PrototypeSet, QualityOptions, check_settings, count_pairs, mine_spaces
 from pmal.optimization.training import optimize_embedding
@@ -57,16 +57,19 @@ def fit(
     task: data from elsewhere than `config.data`. One without a test part has no metrics: {}.
     """
     session = session or open_session()
+    ranks = session.ranks
     check_config(config)
-    check_stages(config, out, start, only)
+    check_batch_size(config.training, ranks)
+    ranks.by_first(lambda: check_stages(config, out, start, only))
     task = task or open_task(config.data, session.resources.data_root)
     spec = ClassifierSpec(config.encoder, task.class_names, *image_shape(task.train, config.data))
     rehearse(spec, config)
-    with open_run(out, config, start) as run:
+    with open_run(out, config, start, ranks) as run:
         for stage in run_stages(config, task, spec, run, session.logging_to(run.log)):
             if stage == only:
                 break
-    return dict(read_json(out / "metrics.json")) if stage == "evaluation" and task.test else {}
+    measured = stage == "evaluation" and task.test is not None
+    return ranks.by_first(lambda: dict(read_json(out / "metrics.json"))) if measured else {}
 
 
 def run_stages(
@@ -74,7 +77,7 @@ def run_stages(
 ) -> Iterator[str]:
     """The names of the stages, each when it is done."""
     out, parts = run.path, open_parts(task, (spec.image_size, spec.channels), session)
-    write_json(out / "quarantine.json", {name: part.quarantine() for name, part in parts.items()})
+    run.write("quarantine.json", {name: part.quarantine() for name, part in parts.items()})
     data, prototypes = training_set(parts["train"], session), None
 
     run.begin("classifiers")
@@ -98,14 +101,16 @@ def run_stages(
         yield "optimization"
     run.begin("calibration")
     model = build_model(network, data, prototypes, parts.get("held out"), config, session)
-    save_model(out / "model", model)
+    session.ranks.by_first(lambda: save_model(out / "model", model))
     yield "calibration"
     run.begin("evaluation")
     if "test" in parts:
         softmax = classifiers[0] if prototypes else None
-        figures = measure_model(model, softmax, parts["test"], parts.get("unknown"), session.display)
-        write_json(out / "metrics.json", describe(config, task) | figures)
-    run.seal({**describe(config, task), **describe_environment(session.device)})
+        images = parts["test"], parts.get("unknown")
+        figures = measure_model(model, softmax, *images, session.display, session.ranks)
+        run.write("metrics.json", describe(config, task) | figures)
+    about = {"processes": session.ranks.size, **describe_environment(session.device)}
+    run.seal({**describe(config, task), **about})
     yield "evaluation"
 
 
@@ -137,21 +142,24 @@ def mine_run(
     embedded: list[EmbeddedSet], train: Part, config: RunConfig, path: Path, session: Session
 ) -> PrototypeSet:
     """The prototypes of a run, mined once."""
-    if not has_tensors(path) or any(space.fresh for space in embedded):
+    ranks = session.ranks
+    if not has_tensors(path, ranks) or any(space.fresh for space in embedded):
         samples, display = train.samples, session.display
         total = count_pairs(len(samples), len(embedded), config.mining)
         with notes_of_warnings(display) as notes, display.stage("mining", total, "pairs") as advance:
             mine_spaces(
                 [space.space for space in embedded],
                 samples.labels,
-                QualityOptions(config.mining, config.seed, device=session.device, report=advance),
+                QualityOptions(
+                    config.mining, config.seed, device=session.device, report=advance, ranks=ranks
+                ),
                 ids=samples.ids,
                 class_names=samples.class_names,
                 files=[samples.name(position) for position in range(len(samples))],
-            ).save(path)
+            ).save(path, ranks)
         for note in notes:
             session.log(stage="mining", warning=note)
-    return PrototypeSet.load(path)
+    return PrototypeSet.load(path, ranks)
 
 
 def check_config(config: RunConfig) -> None:

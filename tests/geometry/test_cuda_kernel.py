@@ -74,23 +74,39 @@ def test_five_digits_on_a_gpu(monkeypatch, device, classes, noise):
         torch.testing.assert_close(x, right, rtol=gaps.TOLERANCE, atol=0)
 
 
+@pytest.mark.parametrize("parts", [1, 2, 3, 8])
 @pytest.mark.parametrize("programs", [1, 40, 1 << 16])
 @pytest.mark.parametrize("n", [1, 64, 65, 1000])
-def test_bands_meet_every_pair_once(monkeypatch, programs, n):
+def test_bands_meet_every_pair_once(monkeypatch, programs, n, parts):
     monkeypatch.setattr(cuda_kernel, "_PROGRAMS", programs)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     tiling = cuda_kernel.DIRECT._replace(band=3)
-    blocks, done, met = -(-n // tiling.block), [], np.zeros((n, n), dtype=int)
-    for first, band in cuda_kernel._bands(n, tiling, done.append):
-        for program in range(band * (blocks - first)):
-            row, column = first + program % band, first + program // band
-            if column >= row:
-                rows, columns = (slice(block * 64, block * 64 + 64) for block in (row, column))
-                met[rows, columns] += 1
-                met[columns, rows] += int(column > row)
-
+    size, done, met = tiling.block, [], np.zeros((n, n), dtype=int)
+    for part in range(parts):
+        before = met.copy()
+        reported = len(done)
+        for first, band, columns in cuda_kernel._bands(n, tiling, done.append, (part, parts)):
+            for program in range(band * len(columns)):  # as the kernels do
+                row, column = first + program % band, columns.start + program // band
+                if column >= row:
+                    here, there = (slice(block * size, block * size + size) for block in (row, column))
+                    met[here, there] += 1
+                    met[there, here] += int(column > row)
+        assert sum(done[reported:]) == (met - before).sum()
     assert (met == 1).all()
     assert sum(done) == n * n
+
+
+@pytest.mark.parametrize("parts", [2, 7, 8])
+def test_parts_of_the_bands_are_even(parts):
+    tiling, blocks = cuda_kernel.EXACT_GRAM, 2000
+    tiles = [0] * parts
+    for part in range(parts):
+        n = blocks * tiling.block
+        for first, band, columns in cuda_kernel._bands(n, tiling, None, (part, parts)):
+            tiles[part] += sum(min(column - first + 1, band) for column in columns)
+    assert sum(tiles) == blocks * (blocks + 1) // 2
+    assert max(tiles) < 1.01 * sum(tiles) / parts
 
 
 @pytest.mark.parametrize("exact", [True, False])

@@ -41,6 +41,36 @@ def test_sums_over_all_pairs(kernel, n, width_a, width_b):
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("parts", [2, 3, 8])
+@pytest.mark.parametrize("n", [2, 257, 1500])
+def test_parts_add_up_to_the_whole_to_the_bit(kernel, parts, n):
+    a, b = points(n, n, 5), points(n + 1, n, 7)
+    done = []
+    whole = kernel.pair_sums(a, b, fast=False, advance=None)
+    found = [
+        kernel.pair_sums(a, b, fast=False, advance=done.append, part=(index, parts)) for index in range(parts)
+    ]
+    assert torch.equal(torch.stack([sums.gap for sums in found]).sum(0), whole.gap)
+    assert torch.equal(torch.stack([sums.gap for sums in found[::-1]]).sum(0), whole.gap)
+    assert all(torch.equal(sums.square_a, whole.square_a) for sums in found)
+    assert sum(done) == n * n
+
+
+@pytest.mark.parametrize("tiles", [1, 2, 7, 8, 31])
+@pytest.mark.parametrize("parts", [1, 2, 3, 8])
+def test_parts_of_the_tiles_are_even(tiles, parts):
+    met = np.zeros((tiles, tiles), dtype=int)
+    for index in range(parts):
+        before = met.sum()
+        for step, here in cpu_kernel._steps_of((index, parts), tiles):
+            for tile in here:
+                met[tile, (tile + step) % tiles] += 1
+        assert abs((met.sum() - before) - tiles * (tiles + 1) / 2 / parts) < 1
+    pairs = met + met.T - np.diag(met.diagonal())
+    assert (pairs == 1).all()
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("chosen", [1, 15, 300])
 def test_weighted_gaps_of_some_rows(kernel, chosen):
     a, b = points(1, 400, 6), points(2, 400, 3)

@@ -15,8 +15,8 @@ class Counting:
     def __init__(self, error=0.0):
         self.error, self.rows = error, 0
 
-    def pair_sums(self, a, b, *, fast, advance):
-        sums = kernel_for(CPU).pair_sums(a, b, fast=fast, advance=advance)
+    def pair_sums(self, a, b, *, fast, advance, part):
+        sums = kernel_for(CPU).pair_sums(a, b, fast=fast, advance=advance, part=part)
         return sums._replace(gap=sums.gap + self.error * sums.square_a)
 
     def squared_gaps(self, a, b, rows, alpha, beta):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pmal._runtime.files import append_line, make_folder, sha256, write_json, write_text
+from pmal._runtime.ranks import ALONE, Ranks
 from pmal._runtime.stages import CHANGEABLE, discard
 from pmal.config import RunConfig, build, parse_toml, to_settings, to_toml
 from pmal.errors import DataError, UsageError
@@ -19,11 +20,11 @@ REDOING = ".redoing"
 
 
 class RunFolder:
-    """Paths and records of one run."""
+    """Paths and records of one run. Of several processes, only the first touches it."""
 
-    def __init__(self, path: Path, config: RunConfig, start: str | None = None) -> None:
+    def __init__(self, path: Path, config: RunConfig, start: str | None = None, ranks: Ranks = ALONE) -> None:
         """start: the stage from which on the run is done anew."""
-        self.path, self.config, self.start = path, config, start
+        self.path, self.config, self.start, self.ranks = path, config, start, ranks
 
     def begin(self, stage: str) -> None:
         """Where the run is done anew from this stage on: drop what is there, once what it needs is there.
@@ -31,8 +32,12 @@ class RunFolder:
         A mark says that this has happened: the same command again, after an interruption, goes on. Without
         the mark, whenever the process dies, the old settings stand beside nothing but their own results.
         """
+        if stage == self.start:
+            self.ranks.by_first(lambda: self._drop_from(stage))
+
+    def _drop_from(self, stage: str) -> None:
         mark, wanted = self.path / REDOING, f"{stage}\n{to_toml(to_settings(self.config))}"
-        if stage != self.start or (mark.exists() and mark.read_text(encoding="utf-8") == wanted):
+        if mark.exists() and mark.read_text(encoding="utf-8") == wanted:
             return
         mark.unlink(missing_ok=True)
         discard(self.path, stage)
@@ -40,10 +45,18 @@ class RunFolder:
         write_text(mark, wanted)
 
     def log(self, **event: Any) -> None:
-        append_line(self.path / "log.jsonl", json.dumps(event))
+        if self.ranks.first:
+            append_line(self.path / "log.jsonl", json.dumps(event))
+
+    def write(self, name: str, content: Any) -> None:
+        """A JSON file of the run."""
+        self.ranks.by_first(lambda: write_json(self.path / name, content))
 
     def seal(self, about: Mapping[str, Any]) -> None:
         """Write the manifest: what the run is, and the checksum of every file that is final."""
+        self.ranks.by_first(lambda: self._seal(about))
+
+    def _seal(self, about: Mapping[str, Any]) -> None:
         files = sorted(f for f in self.path.rglob("*") if f.is_file() and not f.name.startswith("."))
         final = [f for f in files if f.name not in ("manifest.json", "log.jsonl")]
         sums = {str(f.relative_to(self.path)): sha256(f) for f in final}
@@ -51,21 +64,29 @@ class RunFolder:
 
 
 @contextlib.contextmanager
-def open_run(path: Path, config: RunConfig, start: str | None = None) -> Iterator[RunFolder]:
+def open_run(
+    path: Path, config: RunConfig, start: str | None = None, ranks: Ranks = ALONE
+) -> Iterator[RunFolder]:
     """Make the folder, or take up the run in it. Its settings must be the same, or concern only what is done
     anew, from the stage `start` on."""
+    with contextlib.ExitStack() as held:
+        ranks.by_first(lambda: _take(path, config, CHANGEABLE[start] if start else (), held))
+        yield RunFolder(path, config, start, ranks)
+        if ranks.first:
+            (path / REDOING).unlink(missing_ok=True)
+
+
+def _take(path: Path, config: RunConfig, may_change: Collection[str], held: contextlib.ExitStack) -> None:
     make_folder(path)
     if not (path / CONFIG).exists() and any(not entry.name.startswith(".") for entry in path.iterdir()):
         raise UsageError(f"{path} is not empty and holds no run: choose another --out")
-    with _only_writer(path):
-        if (path / CONFIG).exists():
-            _check_settings(path, config, CHANGEABLE[start] if start else ())
-        else:
-            write_text(path / CONFIG, to_toml(to_settings(config)))
-        for left_by_a_killed_process in path.rglob(".*.tmp"):
-            left_by_a_killed_process.unlink()
-        yield RunFolder(path, config, start)
-        (path / REDOING).unlink(missing_ok=True)
+    held.enter_context(_only_writer(path))
+    if (path / CONFIG).exists():
+        _check_settings(path, config, may_change)
+    else:
+        write_text(path / CONFIG, to_toml(to_settings(config)))
+    for left_by_a_killed_process in path.rglob(".*.tmp"):
+        left_by_a_killed_process.unlink()
 
 
 def read_config(path: Path) -> RunConfig:

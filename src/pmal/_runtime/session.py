@@ -1,6 +1,7 @@
 """What every stage needs of its surroundings and what never changes a result."""
 
 import dataclasses
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +9,9 @@ from typing import Any
 import torch
 
 from pmal._runtime.devices import choose_device
+from pmal._runtime.launch import read_launch
 from pmal._runtime.progress import Display, Silent
+from pmal._runtime.ranks import ALONE, Ranks
 from pmal.config import Resources
 
 
@@ -18,17 +21,31 @@ def _forget(**event: Any) -> None:
 
 @dataclass(frozen=True)
 class Session:
-    """Device, display and log of the work at hand."""
+    """Device, display and log of the work at hand, and the processes that share it."""
 
     device: torch.device
     resources: Resources
     display: Display
     log: Callable[..., None] = _forget
+    ranks: Ranks = ALONE
 
     def logging_to(self, log: Callable[..., None]) -> "Session":
         return dataclasses.replace(self, log=log)
 
 
 def open_session(resources: Resources | None = None, display: Display | None = None) -> Session:
+    """The session of a process that works alone, whatever runs beside it."""
     resources = resources or Resources()
     return Session(choose_device(resources.device), resources, display or Silent())
+
+
+def open_shared_session(resources: Resources, display: Display) -> Session:
+    """The session of one of the processes that torchrun started, if it did. Only the first has a display."""
+    from pmal._runtime.torchrun import local_device, open_ranks
+
+    launch, ranks = read_launch(), open_ranks(resources.device)
+    if not resources.workers and launch.local_size > 1:  # every core once, not once for every process
+        workers = max(1, (os.cpu_count() or 1) // launch.local_size)
+        resources = dataclasses.replace(resources, workers=workers)
+    device = local_device(resources.device, launch)
+    return Session(device, resources, display if ranks.first else Silent(), ranks=ranks)

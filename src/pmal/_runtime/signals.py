@@ -24,10 +24,12 @@ class StopRequest:
 
 
 @contextlib.contextmanager
-def deferred_signals() -> Iterator[StopRequest]:
+def deferred_signals(patient: bool = False) -> Iterator[StopRequest]:
     """Hold SIGINT and SIGTERM back as a request. A second signal stops at once, as it would have without us.
 
-    Outside the main thread signals cannot be caught, and the request simply never comes.
+    Not so if `patient`: batch systems signal every process, and torchrun its own ones once more. It kills
+    those that take too long. Outside the main thread signals cannot be caught, and the request simply never
+    comes.
     """
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
@@ -35,7 +37,7 @@ def deferred_signals() -> Iterator[StopRequest]:
         return
 
     def remember(number: int, frame: FrameType | None) -> None:
-        if request.signal_number is not None:
+        if request.signal_number is not None and not patient:
             request.signal_number = None
             raise Interrupted(number, "interrupted twice: stopped at once; the last checkpoint stays")
         request.signal_number = number

@@ -2,6 +2,9 @@
 
 safetensors loads a flipped byte without complaint, so the checksum is ours. The JSON file is written last: it
 always points to a complete tensor file, whenever the process dies.
+
+Of several processes that share a run, the first reads and writes, and the others are told: they need not see
+the same folders.
 """
 
 from collections.abc import Mapping
@@ -13,11 +16,18 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from pmal._runtime.files import atomic_path, read_json, sha256, write_json
+from pmal._runtime.ranks import ALONE, Ranks
 from pmal.errors import DataError, PmalError
 
 
-def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor], about: Mapping[str, Any]) -> None:
+def save_tensors(
+    path: Path, tensors: Mapping[str, torch.Tensor], about: Mapping[str, Any], ranks: Ranks = ALONE
+) -> None:
     """Write PATH.json and the tensor file it names; `about` is any JSON that belongs to the tensors."""
+    ranks.by_first(lambda: _write(path, tensors, about))
+
+
+def _write(path: Path, tensors: Mapping[str, torch.Tensor], about: Mapping[str, Any]) -> None:
     old = _tensor_file(path)
     # Two names in turn: the file that the JSON points to is never the one being written.
     names = [f"{path.name}.safetensors", f"{path.name}.next.safetensors"]
@@ -34,8 +44,12 @@ def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor], about: Mapping
         old.unlink(missing_ok=True)
 
 
-def load_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+def load_tensors(path: Path, ranks: Ranks = ALONE) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """Read back what `save_tensors` wrote. A missing, damaged or foreign file is refused by name."""
+    return ranks.tensors_of_first(lambda: _read(path))
+
+
+def _read(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     entry = read_json(_json_path(path))
     try:
         file, digest, about = path.parent / Path(entry["tensors"]).name, entry["sha256"], entry["about"]
@@ -51,12 +65,16 @@ def load_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         raise DataError(f"{file}: not a safetensors file ({error})") from None
 
 
-def has_tensors(path: Path) -> bool:
-    return _json_path(path).is_file()
+def has_tensors(path: Path, ranks: Ranks = ALONE) -> bool:
+    return ranks.by_first(_json_path(path).is_file)
 
 
-def delete_tensors(path: Path) -> None:
+def delete_tensors(path: Path, ranks: Ranks = ALONE) -> None:
     """Remove both files, the pointer first, so that no pointer ever dangles."""
+    ranks.by_first(lambda: _delete(path))
+
+
+def _delete(path: Path) -> None:
     file = _tensor_file(path)
     _json_path(path).unlink(missing_ok=True)
     if file is not None:

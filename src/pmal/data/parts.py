@@ -1,6 +1,6 @@
 """From samples to batches: decoded into memory where they fit, streamed where they do not."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -54,16 +54,24 @@ def image_shape(samples: Samples, config: DataConfig) -> tuple[int, int]:
 
 
 def open_part(name: str, samples: Samples, shape: tuple[int, int], session: Session) -> Part:
-    """Decode or check every image. Unreadable ones are set aside; too many of them are an error."""
-    (size, channels), resources = shape, session.resources
+    """Decode or check every image. Unreadable ones are set aside; too many of them are an error.
+
+    Several processes share the work, and each gets all that came out.
+    """
+    (size, channels), resources, ranks = shape, session.resources, session.ranks
     in_memory = isinstance(samples.store, VectorStore)
     fits = in_memory or len(samples) * channels * size**2 <= resources.memory_limit * 2**30
+    own = samples.at(np.arange(len(samples))[ranks.share(len(samples))])
     with session.display.stage(f"reading {name}", len(samples), "images") as advance:
+        report = ranks.for_all(advance)
         if fits:
-            loaded = load_images(samples, size=size, channels=channels, advance=advance)
-            readable, unreadable = loaded.samples, loaded.quarantine
+            loaded = load_images(own, size=size, channels=channels, advance=report)
+            pixels = ranks.gather_rows(loaded.images, ranks.gather(len(loaded.images)))
+            bad = loaded.quarantine
         else:
-            readable, unreadable = verify_images(samples, workers=resources.workers, advance=advance)
+            _, bad = verify_images(own, workers=resources.workers, advance=report)
+    unreadable = [BadSample(**one) for listed in ranks.gather(list(map(asdict, bad))) for one in listed]
+    readable = samples.at(~np.isin(samples.ids, [one.id for one in unreadable]))
     check_quarantine(unreadable, len(samples), name)
     _check_classes(name, samples, readable)
     if unreadable:
@@ -72,7 +80,7 @@ def open_part(name: str, samples: Samples, shape: tuple[int, int], session: Sess
         )
     images: ImageBatches
     if fits:
-        images = ResidentImages(loaded.images, session.device)
+        images = ResidentImages(pixels, session.device)
     else:
         images = StreamedImages(SampleDataset(readable, size, channels), session.device, resources.workers)
     return Part(readable, images, tuple(unreadable))

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from pmal._runtime.ranks import ALONE, Ranks
 from pmal._runtime.tensors import load_tensors, save_tensors
 from pmal.config import EncoderConfig, build
 from pmal.data.augmentation import normalize
@@ -71,16 +72,16 @@ class Classifier(nn.Module):
         return z_BD, self.head(z_BD)
 
 
-def save_classifier(path: Path, model: Classifier, data: str) -> None:
+def save_classifier(path: Path, model: Classifier, data: str, ranks: Ranks = ALONE) -> None:
     """`data` is the digest of the training set that the weights belong to."""
-    save_tensors(path, model.state_dict(), {"classifier": asdict(model.spec), "data": data})
+    save_tensors(path, model.state_dict(), {"classifier": asdict(model.spec), "data": data}, ranks)
 
 
 def load_classifier(
-    path: Path, device: torch.device, class_names: Sequence[str], data: str = ""
+    path: Path, device: torch.device, class_names: Sequence[str], data: str = "", ranks: Ranks = ALONE
 ) -> Classifier:
     """A trained classifier, ready for use; refused if trained on other classes (or data, where given)."""
-    tensors, about = load_tensors(path)
+    tensors, about = load_tensors(path, ranks)
     if "classifier" not in about:
         raise DataError(f"{path}.json: not the weights of a classifier")
     model = Classifier(build(ClassifierSpec, about["classifier"]))

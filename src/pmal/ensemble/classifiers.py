@@ -30,19 +30,21 @@ def train_classifiers(
     session: Session,
 ) -> list[Classifier]:
     """Train them one after another; those that are done already are loaded."""
-    classifiers = []
+    classifiers, ranks = [], session.ranks
     statistics = functools.cache(lambda: training_statistics(data.images))
     for index in range(config.classifiers):
         place = folder / str(index)
-        if not has_tensors(place / "weights"):
+        if not has_tensors(place / "weights", ranks):
             seed = stream(config.seed, "classifier", index)
             model = untrained(spec, *statistics(), seed).to(session.device)
             objective = softmax_objective(model, config, flip)
             name = f"classifier {index}"
             train(name, model, objective, data, config.training, seed=seed, folder=place, session=session)
-            save_classifier(place / "weights", model, data.digest)
-        finish(place)
-        classifiers.append(load_classifier(place / "weights", session.device, spec.class_names, data.digest))
+            save_classifier(place / "weights", model, data.digest, ranks)
+        finish(place, ranks)
+        classifiers.append(
+            load_classifier(place / "weights", session.device, spec.class_names, data.digest, ranks)
+        )
     return classifiers
 
 

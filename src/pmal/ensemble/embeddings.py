@@ -9,6 +9,7 @@ import torch
 
 from pmal._runtime.devices import convolutions
 from pmal._runtime.progress import Advance
+from pmal._runtime.ranks import ALONE, Ranks
 from pmal._runtime.session import Session
 from pmal._runtime.tensors import has_tensors, load_tensors, save_tensors
 from pmal.data.batches import ImageBatches, sequential_plan
@@ -38,21 +39,32 @@ class EmbeddedSet:
 
 @torch.no_grad()
 def embed_images(
-    model: Classifier, images: ImageBatches, batch_size: int = 512, advance: Advance | None = None
+    model: Classifier,
+    images: ImageBatches,
+    batch_size: int = 512,
+    advance: Advance | None = None,
+    ranks: Ranks = ALONE,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """z_ND and logits_NK in float32 on the CPU.
 
     Full precision on every device: scores are compared by rank, and fewer bits would make ties of them.
+    Several processes share the batches, which stay the same ones, and each gets all that came out.
     """
     model.eval()
-    outputs = []
+    plan = sequential_plan(len(images), batch_size)
+    shares = [plan[share] for share in ranks.shares(len(plan))]
+    own, (classes, features) = shares[ranks.rank], model.head.weight.shape
+    outputs = [(torch.empty(0, features), torch.empty(0, classes))]
+    report = ranks.for_all(advance) if advance else None
     with convolutions(tf32=False):
-        for batch in images.stream(sequential_plan(len(images), batch_size)):
+        for batch in images.stream(own) if own else ():
             z_BD, logits_BK = model.embed(batch)
             outputs.append((z_BD.float().cpu(), logits_BK.float().cpu()))
-            if advance:
-                advance(len(batch))
-    return torch.cat([z for z, _ in outputs]), torch.cat([logits for _, logits in outputs])
+            if report:
+                report(len(batch))
+    counts = [sum(map(len, share)) for share in shares]
+    z_ND, logits_NK = (torch.cat(tensors) for tensors in zip(*outputs, strict=True))
+    return ranks.gather_rows(z_ND, counts), ranks.gather_rows(logits_NK, counts)
 
 
 def embed_training_set(
@@ -60,15 +72,16 @@ def embed_training_set(
 ) -> list[EmbeddedSet]:
     """One space per classifier; those that are on disk already, of these weights and images, are loaded."""
     return [
-        _load(folder / str(index), model, train) or _embed(folder / str(index), model, train, session)
+        _load(folder / str(index), model, train, session.ranks)
+        or _embed(folder / str(index), model, train, session)
         for index, model in enumerate(classifiers)
     ]
 
 
-def _load(path: Path, model: Classifier, train: Part) -> EmbeddedSet | None:
-    if not has_tensors(path):
+def _load(path: Path, model: Classifier, train: Part, ranks: Ranks) -> EmbeddedSet | None:
+    if not has_tensors(path, ranks):
         return None
-    tensors, about = load_tensors(path)
+    tensors, about = load_tensors(path, ranks)
     if about != _origin(model, train):
         return None
     return EmbeddedSet(tensors["z"], tensors["weight"], tensors["bias"], fresh=False)
@@ -76,11 +89,12 @@ def _load(path: Path, model: Classifier, train: Part) -> EmbeddedSet | None:
 
 def _embed(path: Path, model: Classifier, train: Part, session: Session) -> EmbeddedSet:
     with session.display.stage(f"embedding {path.name}", len(train.samples), "images") as advance:
-        z_ND, _ = embed_images(model, train.images, advance=advance)
+        z_ND, _ = embed_images(model, train.images, advance=advance, ranks=session.ranks)
     head = model.head
     bias = head.bias if head.bias is not None else torch.zeros(len(head.weight))
     weight_KD, bias_K = head.weight.detach().cpu(), bias.detach().cpu()
-    save_tensors(path, {"z": z_ND, "weight": weight_KD, "bias": bias_K}, _origin(model, train))
+    tensors = {"z": z_ND, "weight": weight_KD, "bias": bias_K}
+    save_tensors(path, tensors, _origin(model, train), session.ranks)
     return EmbeddedSet(z_ND, weight_KD, bias_K, fresh=True)
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from pmal._runtime.devices import autocast
+from pmal._runtime.ranks import ALONE, Ranks
 from pmal._runtime.seeds import random_state, restore_random_state
 from pmal.ensemble.optimizers import WeightAverage
 
@@ -25,7 +26,12 @@ WARMUP_STEPS = 3
 
 
 class EagerStep:
-    """Forward, backward, update. `guard` sees the loss before the weights change."""
+    """Forward, backward, update. `guard` sees the loss before the weights change.
+
+    Of several processes, each has its share of the batch. Loss and gradients are averaged in one exchange
+    after the backward pass: of ResNet-50, 100 MB, which an NVLink moves in a hundredth of the step's time,
+    and which a graph captures like any other kernel. Every process sees the same loss, so all stop together.
+    """
 
     def __init__(
         self,
@@ -34,20 +40,27 @@ class EagerStep:
         average: WeightAverage | None,
         precision: str,
         guard: Callable[[torch.Tensor], None],
+        ranks: Ranks = ALONE,
     ) -> None:
         self.objective, self.optimizer, self.average = objective, optimizer, average
-        self.precision, self.guard = precision, guard
+        self.precision, self.guard, self.ranks = precision, guard, ranks
 
     def __call__(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         with autocast(labels.device, self.precision):
             loss = self.objective(images, labels)
-        self.guard(loss)
         self.optimizer.zero_grad(set_to_none=True)
         torch.autograd.backward(loss)
+        loss = loss.detach()
+        self.ranks.average([*self.gradients(), loss])
+        self.guard(loss)
         self.optimizer.step()
         if self.average is not None:
             self.average.update()
-        return loss.detach()
+        return loss
+
+    def gradients(self) -> list[torch.Tensor]:
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        return [p.grad for p in parameters if p.grad is not None]
 
 
 def compiled(objective: Objective) -> Objective | None:
@@ -82,7 +95,8 @@ class GraphStep:
                 step(self.images, self.labels)
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        # Other threads may do what must not be captured: one pins the memory of streamed batches meanwhile.
+        # Other threads may do what must not be captured: one pins the memory of streamed batches, and NCCL
+        # watches over its work in another.
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             loss = step(self.images, self.labels)
         return graph, loss

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from pmal._runtime.devices import convolutions
+from pmal._runtime.ranks import ALONE, Ranks
 from pmal._runtime.seeds import random_state, restore_random_state, seeded, stream
 from pmal._runtime.session import Session
 from pmal._runtime.signals import StopRequest, deferred_signals
@@ -20,14 +21,17 @@ from pmal._runtime.tensors import delete_tensors, has_tensors, load_tensors, sav
 from pmal.config import TrainingConfig
 from pmal.data.batches import ImageBatches, epoch_plan, worker_died
 from pmal.data.parts import Part
+from pmal.ensemble.batch_norm import average_statistics, synchronize
 from pmal.ensemble.optimizers import WeightAverage, learning_rate, make_optimizer, set_rate
 from pmal.ensemble.steps import EagerStep, GraphStep, Objective, Step, compiled
-from pmal.errors import DataError, PmalError
+from pmal.errors import DataError, PmalError, UsageError
 
 COMPILE_STEPS = 10_000
 """Trainings of at least so many steps are compiled: it takes about 20 s, and gains a third of every step."""
 LOSS_CHECK_STEPS = 100
 """How often the losses of a GPU are looked at: each look makes the host wait for it."""
+STOP_CHECK_STEPS = {"cpu": 1, "cuda": 10}
+"""How often the processes tell each other whether one of them was asked to stop."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,18 @@ class TrainingSet:
 
 
 def training_set(train: Part, session: Session) -> TrainingSet:
-    return TrainingSet(train.images, train.labels(session.device), train.samples.ids)
+    data, ranks = TrainingSet(train.images, train.labels(session.device), train.samples.ids), session.ranks
+    if ranks.by_first(lambda: data.digest) != data.digest:
+        raise DataError(f"process {ranks.rank} reads other training images than process 0: copy them anew")
+    return data
+
+
+def check_batch_size(config: TrainingConfig, ranks: Ranks) -> None:
+    """Refuse a batch of which the processes would have unequal shares."""
+    size, count = config.batch_size, ranks.size
+    if size % count:
+        fix = f"choose {size // count * count or count} or {(size // count + 1) * count}"
+        raise UsageError(f"training.batch_size = {size} cannot be divided by {count} processes: {fix}")
 
 
 def train(
@@ -62,12 +77,18 @@ def train(
 ) -> None:
     """Train the model in place. A checkpoint in the folder is taken up; on the CPU, to the same bits.
 
-    SIGINT and SIGTERM end it after the step at hand with a checkpoint and `Interrupted`.
+    SIGINT and SIGTERM end it after the step at hand with a checkpoint and `Interrupted`. Several processes
+    share every batch, and end with the same weights.
     """
+    ranks = session.ranks
+    check_batch_size(config, ranks)
+    if config.sync_batch_norm:
+        synchronize(model, ranks)
     loop = _Loop(name, model, objective, data, config, seed, folder / "checkpoint", session)
     fast = convolutions(benchmark=loop.device.type == "cuda")
-    with seeded(stream(seed, "step"), loop.device), fast, deferred_signals() as stop:
+    with seeded(loop.random_stream(), loop.device), fast, deferred_signals(ranks.size > 1) as stop:
         loop.resume()
+        ranks.copy_first(model.state_dict().values())
         model.train()
         total, done = config.epochs * loop.images_per_epoch, loop.step * loop.batch_size
         with session.display.stage(name, total, "images", done) as advance:
@@ -80,12 +101,13 @@ def train(
                     raise worker_died(error) from None
         if loop.average is not None:
             loop.average.copy_to_model()
+        average_statistics(model, ranks)
     model.eval()
 
 
-def finish(folder: Path) -> None:
+def finish(folder: Path, ranks: Ranks = ALONE) -> None:
     """Drop the checkpoint, once the result of the training is safe elsewhere."""
-    delete_tensors(folder / "checkpoint")
+    delete_tensors(folder / "checkpoint", ranks)
 
 
 class _Loop:
@@ -104,10 +126,12 @@ class _Loop:
     ) -> None:
         self.name, self.model, self.objective, self.data = name, model, objective, data
         self.config, self.seed, self.checkpoint, self.session = config, seed, checkpoint, session
-        self.device = data.labels.device
+        self.device, self.ranks = data.labels.device, session.ranks
         self.optimizer = make_optimizer(model, config)
         self.average = WeightAverage(model, config.ema) if config.ema else None
-        self.batch_size = min(config.batch_size, len(data.images))
+        self.batch_size = min(config.batch_size, len(data.images)) // self.ranks.size * self.ranks.size
+        if not self.batch_size:
+            raise UsageError(f"{len(data.images)} training images for {self.ranks.size} processes: use fewer")
         self.steps_per_epoch = len(data.images) // self.batch_size
         self.images_per_epoch = self.steps_per_epoch * self.batch_size
         self.total_steps = config.epochs * self.steps_per_epoch
@@ -122,18 +146,27 @@ class _Loop:
         """The rest of the epoch that the next step belongs to."""
         epoch, done = divmod(self.step, self.steps_per_epoch)
         plan = epoch_plan(len(self.data.images), self.batch_size, stream(self.seed, "order", epoch))[done:]
-        labels = self.data.labels[torch.cat(plan).to(self.device)].view(len(plan), -1)
+        own = [positions[self.ranks.share(self.batch_size)] for positions in plan]
+        labels = self.data.labels[torch.cat(own).to(self.device)].view(len(own), -1)
         start, first = time.monotonic(), self.step
-        for positions, images, labels_B in zip(plan, self.data.images.stream(plan), labels, strict=True):
+        for positions, images, labels_B in zip(plan, self.data.images.stream(own), labels, strict=True):
             self.run_step(positions, images, labels_B)
             advance(self.batch_size)
             if self.step % self.steps_per_epoch == 0:
                 self.close_epoch((self.step - first) * self.batch_size / (time.monotonic() - start))
-            if stop.signal_number is not None:
+            if self.step % STOP_CHECK_STEPS[self.device.type] == 0 or self.step % self.steps_per_epoch == 0:
+                self.stop_if_asked(stop)
+            overdue = time.monotonic() - self.saved_at >= self.session.resources.checkpoint_seconds
+            if overdue and self.ranks.first:
                 self.save()
-                stop.check(f"{self.name} is saved at step {self.step} of {self.total_steps}")
-            if time.monotonic() - self.saved_at >= self.session.resources.checkpoint_seconds:
-                self.save()
+
+    def stop_if_asked(self, stop: StopRequest) -> None:
+        """A signal to any process stops all of them after the same step."""
+        number = self.ranks.largest(stop.signal_number or 0)
+        if number:
+            stop.signal_number = number
+            self.ranks.by_first(self.save)
+            stop.check(f"{self.name} is saved at step {self.step} of {self.total_steps}")
 
     def close_epoch(self, images_per_s: float) -> None:
         """Log the epoch, before a checkpoint may put it behind us."""
@@ -169,21 +202,32 @@ class _Loop:
         if self.total_steps - self.step >= COMPILE_STEPS and (fused := compiled(self.objective)):
             choices = {"compiled": self.make_step(fused), **choices}
         for name, step in choices.items():
+            captured, reason = None, "another process cannot"
             try:
-                return GraphStep(step, self.model, images, labels)
+                captured = GraphStep(step, self.model, images, labels)
             except RuntimeError as error:
                 # An objective that waits for the device cannot be captured. It trains all the same.
                 reason = (str(error) or type(error).__name__).splitlines()[0]
-                self.session.display.say(f"{self.name}: cannot be {name} ({reason}); slower steps")
+            # Exchanges must be captured by all processes or by none.
+            failed = self.ranks.largest(int(captured is None))
+            if captured is not None and not failed:
+                return captured
+            self.session.display.say(f"{self.name}: cannot be {name} ({reason}); slower steps")
         return eager
 
     def make_step(self, objective: Objective) -> EagerStep:
-        return EagerStep(objective, self.optimizer, self.average, self.config.precision, self.guard)
+        precision = self.config.precision
+        return EagerStep(objective, self.optimizer, self.average, precision, self.guard, self.ranks)
 
     def guard(self, loss: torch.Tensor) -> None:
         """On the CPU: stop before the update. A GPU would have to wait, so there the check comes later."""
         if loss.device.type == "cpu" and not torch.isfinite(loss):
             raise _bad_loss(self.name, float(loss.detach()), self.step, self.data.ids[self.current.numpy()])
+
+    def random_stream(self) -> int:
+        """Processes augment differently. What the first one draws does not depend on how many there are."""
+        path = (self.ranks.rank, self.step) if self.ranks.rank else ()
+        return stream(self.seed, "step", *path)
 
     def rate(self, step: int) -> float:
         return learning_rate(step, self.steps_per_epoch, self.config)
@@ -211,9 +255,9 @@ class _Loop:
         self.saved_at = time.monotonic()
 
     def resume(self) -> None:
-        if not has_tensors(self.checkpoint):
+        if not has_tensors(self.checkpoint, self.ranks):
             return
-        tensors, about = load_tensors(self.checkpoint)
+        tensors, about = load_tensors(self.checkpoint, self.ranks)
         if about["total_steps"] != self.total_steps:
             steps = f"{about['total_steps']} steps, not {self.total_steps}"
             raise DataError(
@@ -236,7 +280,10 @@ class _Loop:
                 torch.empty_like(like).copy_(value) if same_shape else value
             )
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})
-        restore_random_state(_under(tensors, "random."), self.device)
+        if self.ranks.first:
+            restore_random_state(_under(tensors, "random."), self.device)
+        else:  # a checkpoint does not depend on how many processes there were
+            torch.manual_seed(self.random_stream())
         if self.average is not None:
             for i, value in enumerate(self.average.state):
                 value.copy_(tensors[f"average.{i}"])

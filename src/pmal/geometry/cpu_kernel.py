@@ -10,7 +10,7 @@ independent of the number of threads, to the last bit.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from importlib import import_module
 from importlib.util import find_spec
@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pmal.geometry.kernels import Advance, PairSums, square_sums
+from pmal.geometry.kernels import WHOLE, Advance, PairSums, Part, square_sums
 
 # Among the best measured on AVX-512, for 4 to 200 coordinates (neighbors differ little): the columns of a
 # chunk (4 KiB) and the squares of a group (16 KiB) share the first-level cache. A group is also how many
@@ -116,20 +116,22 @@ def _weighted_gaps(
                 out[start + i] += total
 
 
-def pair_sums(a_NR: Tensor, b_NR: Tensor, *, fast: bool, advance: Advance | None) -> PairSums:
+def pair_sums(
+    a_NR: Tensor, b_NR: Tensor, *, fast: bool, advance: Advance | None, part: Part = WHOLE
+) -> PairSums:
     """See `Kernel.pair_sums`. Float32 is the fast mode already: `fast` changes nothing."""
     a_NR, b_NR = a_NR.float(), b_NR.float()
     a, b, sizes = _pack(a_NR), _pack(b_NR), _tile_sizes(len(a_NR))
     by_row, by_column = np.zeros((len(sizes), TILE)), np.zeros((len(sizes), TILE))
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-        for step, tiles in _steps(len(sizes)):
+        for step, tiles in _steps_of(part, len(sizes)):
 
             def work(first: int, last: int, step: int = step) -> None:
                 _gap_tiles(a, b, sizes, (first, last), step, by_row, by_column)
 
             _share(pool, work, tiles)
             if advance:
-                met = sizes[:tiles] * np.roll(sizes, -step)[:tiles]
+                met = sizes[tiles.start : tiles.stop] * np.roll(sizes, -step)[tiles.start : tiles.stop]
                 advance(int(met.sum()) * (2 if step else 1))
     gap_N = torch.from_numpy((by_row + by_column).reshape(-1)[: len(a_NR)])
     return PairSums(gap_N, square_sums(a_NR.double()), square_sums(b_NR.double()))
@@ -149,7 +151,7 @@ def squared_gaps(a_NR: Tensor, b_NR: Tensor, rows: Tensor, alpha: Tensor, beta: 
             _weighted_gaps(a_rows[tile], b_rows[tile], part_weights, a, b, sizes, gaps[part])
 
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-        _share(pool, work, len(a_rows))
+        _share(pool, work, range(len(a_rows)))
     return torch.from_numpy(gaps)
 
 
@@ -163,9 +165,25 @@ def _steps(tiles: int) -> list[tuple[int, int]]:
     return full if tiles % 2 else [*full, (tiles // 2, tiles // 2)]
 
 
-def _share(pool: Executor, work: Callable[[int, int], None], count: int) -> None:
-    """Run work(first, last) over equal parts of range(count), one per thread. Raises what the work raises."""
-    edges = np.linspace(0, count, torch.get_num_threads() + 1).astype(int).tolist()
+def _steps_of(part: Part, tiles: int) -> Iterator[tuple[int, range]]:
+    """(step, the tiles that take it) of one part; the parts have equally many of all meetings, or one more.
+
+    >>> [list(_steps_of((index, 2), tiles=4)) for index in range(2)]
+    [[(0, range(0, 4)), (1, range(0, 1))], [(1, range(1, 4)), (2, range(0, 2))]]
+    """
+    index, count = part
+    total = tiles * (tiles + 1) // 2
+    begin, end, before = total * index // count, total * (index + 1) // count, 0
+    for step, meetings in _steps(tiles):
+        here = range(max(begin - before, 0), min(end - before, meetings))
+        before += meetings
+        if here:
+            yield step, here
+
+
+def _share(pool: Executor, work: Callable[[int, int], None], whole: range) -> None:
+    """Run work(first, last) over equal parts of a range, one per thread. Raises what the work raises."""
+    edges = np.linspace(whole.start, whole.stop, torch.get_num_threads() + 1).astype(int).tolist()
     for _ in pool.map(work, edges[:-1], edges[1:]):
         pass
 

@@ -16,6 +16,7 @@ The sums of a tile go to float64 by atomic addition; their order varies, and wit
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from importlib import import_module
@@ -25,7 +26,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pmal.geometry.kernels import Advance, PairSums, square_sums
+from pmal.geometry.kernels import WHOLE, Advance, PairSums, Part, square_sums
 from pmal.geometry.torch_kernel import row_blocks, squared_gaps
 
 __all__ = ["pair_sums", "squared_gaps"]
@@ -141,12 +142,13 @@ def _direct_gaps(
     stride: "Any",
     first: "Any",
     band: "Any",
+    first_column: "Any",
     WIDTH_A: "tl.constexpr",
     WIDTH_B: "tl.constexpr",
     BLOCK: "tl.constexpr",
 ) -> None:
     row_block = first + tl.program_id(0) % band
-    column_block = first + tl.program_id(0) // band
+    column_block = first_column + tl.program_id(0) // band
     if column_block >= row_block:
         rows = row_block * BLOCK + tl.arange(0, BLOCK)
         columns = column_block * BLOCK + tl.arange(0, BLOCK)
@@ -167,6 +169,7 @@ def _gram_gaps(
     n: "Any",
     first: "Any",
     band: "Any",
+    first_column: "Any",
     WIDTH_A: "tl.constexpr",
     WIDTH_B: "tl.constexpr",
     EXACT: "tl.constexpr",
@@ -174,7 +177,7 @@ def _gram_gaps(
     DEPTH: "tl.constexpr",
 ) -> None:
     row_block = first + tl.program_id(0) % band
-    column_block = first + tl.program_id(0) // band
+    column_block = first_column + tl.program_id(0) // band
     if column_block >= row_block:
         rows = row_block * BLOCK + tl.arange(0, BLOCK)
         columns = column_block * BLOCK + tl.arange(0, BLOCK)
@@ -183,40 +186,44 @@ def _gram_gaps(
         _add_gaps(square_a, square_b, out, rows, columns, n, row_block, column_block, BLOCK)
 
 
-def pair_sums(a_NR: Tensor, b_NR: Tensor, *, fast: bool, advance: Advance | None) -> PairSums:
+def pair_sums(
+    a_NR: Tensor, b_NR: Tensor, *, fast: bool, advance: Advance | None, part: Part = WHOLE
+) -> PairSums:
     """See `Kernel.pair_sums`."""
     with torch.cuda.device(a_NR.device) if a_NR.is_cuda else nullcontext():
         width = max(a_NR.shape[1], b_NR.shape[1])
         if width <= DIRECT_WIDTH:
-            return _direct_sums(a_NR, b_NR, DIRECT, advance)
+            return _direct_sums(a_NR, b_NR, DIRECT, advance, part)
         if width <= NARROW_WIDTH:  # bound by the root: the two other products cost nothing
-            return _gram_sums(a_NR, b_NR, NARROW_GRAM, True, advance)
-        return _gram_sums(a_NR, b_NR, FAST_GRAM if fast else EXACT_GRAM, not fast, advance)
+            return _gram_sums(a_NR, b_NR, NARROW_GRAM, True, advance, part)
+        return _gram_sums(a_NR, b_NR, FAST_GRAM if fast else EXACT_GRAM, not fast, advance, part)
 
 
-def _direct_sums(a_NR: Tensor, b_NR: Tensor, tiling: Tiling, advance: Advance | None) -> PairSums:
+def _direct_sums(a_NR: Tensor, b_NR: Tensor, tiling: Tiling, advance: Advance | None, part: Part) -> PairSums:
     n, padded = len(a_NR), _round_up(len(a_NR), tiling.block)
     a_NR, b_NR = a_NR.float(), b_NR.float()
     a, b = (_padded(y_NR, padded).T.contiguous() for y_NR in (a_NR, b_NR))
     out = torch.zeros(padded, dtype=torch.float64, device=a.device)
-    for first, band in _bands(n, tiling, advance):
-        _direct_gaps[(band * (padded // tiling.block - first),)](
-            *(a, b, out, n, padded, first, band, len(a), len(b), tiling.block),
+    for first, band, columns in _bands(n, tiling, advance, part):
+        _direct_gaps[(band * len(columns),)](
+            *(a, b, out, n, padded, first, band, columns.start, len(a), len(b), tiling.block),
             num_warps=tiling.warps,
         )
     return PairSums(out[:n], square_sums(a_NR.double()), square_sums(b_NR.double()))
 
 
-def _gram_sums(a_NR: Tensor, b_NR: Tensor, tiling: Tiling, exact: bool, advance: Advance | None) -> PairSums:
+def _gram_sums(
+    a_NR: Tensor, b_NR: Tensor, tiling: Tiling, exact: bool, advance: Advance | None, part: Part
+) -> PairSums:
     # One scale for both spaces: (d_a - d_b)^2 compares them.
     largest = max(float(a_NR.abs().amax()), float(b_NR.abs().amax())) or 1.0
     scale = 2.0 ** (14 - math.ceil(math.log2(largest)))
     a, b = (_split(y_NR, scale, tiling, exact) for y_NR in (a_NR, b_NR))
     n, padded = len(a_NR), len(a.high)
     out = torch.zeros(padded, dtype=torch.float64, device=a_NR.device)
-    for first, band in _bands(n, tiling, advance):
-        _gram_gaps[(band * (padded // tiling.block - first),)](
-            *(a.high, a.low, a.lengths, b.high, b.low, b.lengths, out, n, first, band),
+    for first, band, columns in _bands(n, tiling, advance, part):
+        _gram_gaps[(band * len(columns),)](
+            *(a.high, a.low, a.lengths, b.high, b.low, b.lengths, out, n, first, band, columns.start),
             *(a.high.shape[1], b.high.shape[1], exact, tiling.block, tiling.depth),
             num_warps=tiling.warps,
             num_stages=tiling.stages,
@@ -256,18 +263,46 @@ def _split(y_NR: Tensor, scale: float, tiling: Tiling, exact: bool) -> _Split:
     return _Split(high, low, lengths.float(), squares)
 
 
-def _bands(n: int, tiling: Tiling, advance: Advance | None) -> Iterator[tuple[int, int]]:
-    """(first row block, number of row blocks) of every launch; each meets the columns from its own on."""
+def _bands(
+    n: int, tiling: Tiling, advance: Advance | None, part: Part = WHOLE
+) -> Iterator[tuple[int, int, range]]:
+    """(first row block, number of row blocks, column blocks) of every launch of a part.
+
+    A band of rows meets the columns from its own on, of which each part has its share.
+    """
     blocks, first = -(-n // tiling.block), 0
     while first < blocks:
-        band = min(blocks - first, max(tiling.band, _PROGRAMS // (blocks - first)))
-        yield first, band
-        if advance:
+        band = min(blocks - first, max(tiling.band, _PROGRAMS * part[1] // (blocks - first)))
+        columns = _columns(first, band, blocks, part)
+        if columns:
+            yield first, band, columns
+        if columns and advance:
             if torch.cuda.is_available():  # not so under Triton's interpreter
                 torch.cuda.synchronize()
             begin, end = first * tiling.block, min((first + band) * tiling.block, n)
-            advance((end - begin) * (2 * n - begin - end))
+            left, right = columns.start * tiling.block, min(columns.stop * tiling.block, n)
+            advance(_pairs(begin, end, right) - _pairs(begin, end, left))
         first += band
+
+
+def _columns(first: int, band: int, blocks: int, part: Part) -> range:
+    """The column blocks of a part, such that all parts have equally many tiles on or above the diagonal."""
+
+    def tiles(columns: int) -> int:
+        """In the first so many columns of the band."""
+        corner = min(columns, band)
+        return corner * (corner + 1) // 2 + (columns - corner) * band
+
+    every, (index, count) = range(blocks - first + 1), part
+    wanted = [tiles(blocks - first) * edge // count for edge in (index, index + 1)]
+    start, stop = (first + bisect_left(every, edge, key=tiles) for edge in wanted)
+    return range(start, stop)
+
+
+def _pairs(begin: int, end: int, right: int) -> int:
+    """Pairs, either way round, of the samples from `begin` to `end` with those from `begin` to `right`."""
+    corner = min(end, right) - begin
+    return corner**2 + 2 * (end - begin) * (right - begin - corner)
 
 
 def _padded(y_NR: Tensor, rows: int) -> Tensor:

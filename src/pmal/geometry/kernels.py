@@ -16,6 +16,9 @@ from pmal.errors import UsageError
 
 Advance = Callable[[int], None]
 """Told how many more pairs are done."""
+Part = tuple[int, int]
+"""(index, count): this one of so many parts of the pairs, which add up to all of them."""
+WHOLE = (0, 1)
 
 
 class PairSums(NamedTuple):
@@ -31,8 +34,15 @@ class PairSums(NamedTuple):
 class Kernel(Protocol):
     """A module with these functions is a kernel."""
 
-    def pair_sums(self, a_NR: Tensor, b_NR: Tensor, *, fast: bool, advance: Advance | None) -> PairSums:
-        """All pairs, in about float32 accuracy; less where `fast` gains time by it."""
+    def pair_sums(
+        self, a_NR: Tensor, b_NR: Tensor, *, fast: bool, advance: Advance | None, part: Part = WHOLE
+    ) -> PairSums:
+        """All pairs, in about float32 accuracy; less where `fast` gains time by it.
+
+        Given a part, `gap` sums over its pairs alone, and the parts' gaps add up to the whole: to the same
+        bits, as a rule. The terms are float32 sums of a few pairs each, the same ones in every division, and
+        float64 adds them without rounding while none is below 2^-29 of the total (but for zeros).
+        """
         ...
 
     def squared_gaps(self, a_NR: Tensor, b_NR: Tensor, rows: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:

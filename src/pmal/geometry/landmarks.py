@@ -14,6 +14,7 @@ knows nothing of it: both x and its error then come out too small.
 import torch
 from torch import Tensor
 
+from pmal._runtime.ranks import ALONE, Ranks
 from pmal.geometry.kernels import Advance
 from pmal.geometry.logits import Space
 from pmal.geometry.topology import SAME, unit_of, weights
@@ -26,18 +27,19 @@ def draw_landmarks(n: int, count: int, seed: int) -> Tensor:
 
 
 def landmark_gap(
-    a: Space, b: Space, topology: str, landmarks: Tensor, advance: Advance | None
+    a: Space, b: Space, topology: str, landmarks: Tensor, advance: Advance | None, ranks: Ranks = ALONE
 ) -> tuple[Tensor, Tensor]:
-    """x of every sample and its standard error, float64 (N,)."""
+    """x of every sample and its standard error, float64 (N,). Several processes share the samples."""
     n, m = len(a.y_NR), len(landmarks)
     landmarks = landmarks.to(a.y_NR.device)
     marks_a, marks_b = a.y_NR[landmarks], b.y_NR[landmarks]
-    square_N, variance_N = a.y_NR.new_empty(n), a.y_NR.new_empty(n)
-    for rows in row_blocks(n, m, a.y_NR.device):
+    moments_2N = a.y_NR.new_zeros(2, n)
+    for rows in row_blocks(n, m, a.y_NR.device, ranks.part):
         distances = distance_block(a.y_NR[rows], marks_a), distance_block(b.y_NR[rows], marks_b)
-        square_N[rows], variance_N[rows] = _moments(a, b, topology, *distances)
+        moments_2N[:, rows] = torch.stack(_moments(a, b, topology, *distances))
         if advance:
             advance((rows.stop - rows.start) * m)
+    square_N, variance_N = ranks.sum(moments_2N)  # each process has zeros in the others' places
     # Squared lengths of the two weighted vectors together, about: distances of unit RMS times their scale.
     larger = max(a.scale, b.scale) or 1.0
     whole = 2.0 if topology == "unit" else (a.scale / larger) ** 2 + (b.scale / larger) ** 2

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pmal._runtime.ranks import ALONE, Ranks
 from pmal.config import TEMPERATURES
 from pmal.errors import DataError, UsageError, unknown_name
 from pmal.geometry.kernels import kernel_for
@@ -42,6 +43,7 @@ def topology_robustness(
     seed: int = 0,
     device: str | torch.device | None = None,
     report: Report | None = None,
+    ranks: Ranks = ALONE,
 ) -> Tensor:
     """log r of every sample, r = exp(-x / temperature): float64 (N,) on the CPU, 0 at best.
 
@@ -56,6 +58,7 @@ def topology_robustness(
     `topology_distance` gives the standard error.
     device: where to compute; without it, where the embeddings are, or on a GPU if there is one.
     report: told how many more pairs of samples are done, out of N x N (N x landmarks) per pair of spaces.
+    ranks: the processes that share the pairs; all of them call this, with the same spaces.
 
     >>> z, moved, head = 3 * torch.eye(4), 3 * torch.eye(4), torch.eye(4)
     >>> moved[2, 1] = 2.0  # sample 2 comes closer to sample 1
@@ -63,7 +66,7 @@ def topology_robustness(
     tensor([0.6800, 0.2000, 0.1500, 0.6800], dtype=torch.float64)
     """
     check_temperature(temperature)
-    distances = _distances(spaces, topology, precision, landmarks, seed, device, report)
+    distances = _distances(spaces, topology, precision, landmarks, seed, device, report, ranks)
     log_r_PN = torch.empty(len(distances), len(distances[0].x), dtype=torch.float64)
     for pair, found in enumerate(distances):
         log_r_PN[pair] = _log_robustness(found.x, temperature)
@@ -106,6 +109,7 @@ def _distances(
     seed: int,
     device: str | torch.device | None,
     report: Report | None,
+    ranks: Ranks = ALONE,
 ) -> list[TopologyDistance]:
     """x for each of the P pairs of spaces."""
     for kind, name, valid in (("topology", topology, TOPOLOGIES), ("precision", precision, PRECISIONS)):
@@ -115,13 +119,14 @@ def _distances(
     where = _device_of(checked[0][0], device)
     kernel, marks = kernel_for(where), _landmarks(len(checked[0][0]), landmarks, seed)
     prepared = [space_of(z, W, where, f"space {u}: ") for u, (z, W) in enumerate(checked)]
+    report = ranks.for_all(report) if report else None
     distances = []
     for a, b in combinations(prepared, 2):
         if marks is None:
-            x_N = topology_gap(a, b, topology, kernel, fast=precision == "fast", advance=report)
+            x_N = topology_gap(a, b, topology, kernel, fast=precision == "fast", advance=report, ranks=ranks)
             found = x_N, torch.zeros_like(x_N)
         else:
-            found = landmark_gap(a, b, topology, marks, report)
+            found = landmark_gap(a, b, topology, marks, report, ranks)
         distances.append(TopologyDistance(*(values.cpu() for values in found)))
     return distances
 

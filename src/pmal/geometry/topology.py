@@ -25,6 +25,7 @@ import math
 import torch
 from torch import Tensor
 
+from pmal._runtime.ranks import ALONE, Ranks
 from pmal.geometry.kernels import Advance, Kernel, square_sums
 from pmal.geometry.logits import Space
 
@@ -41,23 +42,31 @@ SAME = 1e-12
 
 
 def topology_gap(
-    a: Space, b: Space, topology: str, kernel: Kernel, *, fast: bool, advance: Advance | None
+    a: Space,
+    b: Space,
+    topology: str,
+    kernel: Kernel,
+    *,
+    fast: bool,
+    advance: Advance | None,
+    ranks: Ranks = ALONE,
 ) -> Tensor:
-    """x of every sample, float64 (N,)."""
+    """x of every sample, float64 (N,). Several processes share the pairs: one sum of N numbers joins them."""
     n = len(a.y_NR)
     if n <= SMALL:
         every = torch.arange(n, device=a.y_NR.device)
         gap_N, whole_N = _double_gaps(a, b, topology, kernel, every)
         if advance:
-            advance(n * n)
+            advance(n * n // ranks.size)
     else:
-        sums = kernel.pair_sums(a.y_NR, b.y_NR, fast=fast, advance=advance)
+        sums = kernel.pair_sums(a.y_NR, b.y_NR, fast=fast, advance=advance, part=ranks.part)
+        sums = sums._replace(gap=ranks.sum(sums.gap))
         alpha_N, beta_N = weights(a, b, topology, sums.square_a, sums.square_b)
         whole_N = alpha_N**2 * sums.square_a + beta_N**2 * sums.square_b
         apart_N = (alpha_N - beta_N) * (alpha_N * sums.square_a - beta_N * sums.square_b)
         gap_N = alpha_N * beta_N * sums.gap + apart_N
         if not fast:
-            gap_N = _repair(a, b, topology, kernel, gap_N, whole_N)
+            gap_N = _repair(a, b, topology, kernel, gap_N, whole_N, ranks)
     same_N = gap_N <= SAME**2 * whole_N
     return torch.where(same_N, 0.0, gap_N.clamp(min=0)).sqrt() * unit_of(a, b, topology)
 
@@ -87,7 +96,9 @@ def _double_gaps(a: Space, b: Space, topology: str, kernel: Kernel, rows: Tensor
     return gaps, alpha**2 * square_a + beta**2 * square_b
 
 
-def _repair(a: Space, b: Space, topology: str, kernel: Kernel, gap_N: Tensor, whole_N: Tensor) -> Tensor:
+def _repair(
+    a: Space, b: Space, topology: str, kernel: Kernel, gap_N: Tensor, whole_N: Tensor, ranks: Ranks
+) -> Tensor:
     """Measure the error of x^2 on a few samples, and replace every x^2 to which it matters."""
     whole_N = whole_N.clamp(min=torch.finfo(torch.float64).tiny)
     order = (gap_N / whole_N).argsort()
@@ -99,10 +110,13 @@ def _repair(a: Space, b: Space, topology: str, kernel: Kernel, gap_N: Tensor, wh
     repaired_N[probes] = right
     doubtful_N = repaired_N < _SAFETY * rest / (2 * TOLERANCE) * whole_N
     doubtful_N[probes] = False
+    ranks.copy_first([doubtful_N])  # processors that round differently must not divide different work
     rows = doubtful_N.nonzero()[:, 0]
-    if len(rows):
-        repaired_N[rows], _ = _double_gaps(a, b, topology, kernel, rows)
-    return repaired_N
+    own = rows[ranks.share(len(rows))]
+    found = torch.zeros_like(repaired_N)
+    if len(own):
+        found[own], _ = _double_gaps(a, b, topology, kernel, own)
+    return torch.where(doubtful_N, ranks.sum(found), repaired_N)
 
 
 def _error_line(found: Tensor, right: Tensor) -> tuple[float, float, float]:

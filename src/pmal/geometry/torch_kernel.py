@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from pmal.geometry.kernels import Advance, PairSums, square_sums
+from pmal.geometry.kernels import WHOLE, Advance, PairSums, Part, square_sums
 
 TILE_NUMBERS = {"cpu": 1 << 18, "cuda": 1 << 24}
 """Distances held at a time, per space: what fits a cache, and what keeps a GPU busy."""
@@ -24,11 +24,13 @@ def distance_block(a_BR: Tensor, b_MR: Tensor) -> Tensor:
     return torch.cdist(a_BR, b_MR, compute_mode="donot_use_mm_for_euclid_dist")
 
 
-def pair_sums(a_NR: Tensor, b_NR: Tensor, *, fast: bool, advance: Advance | None) -> PairSums:
+def pair_sums(
+    a_NR: Tensor, b_NR: Tensor, *, fast: bool, advance: Advance | None, part: Part = WHOLE
+) -> PairSums:
     """See `Kernel.pair_sums`. There is no faster mode: `fast` changes nothing."""
     n = len(a_NR)
-    gap_N = torch.empty(n, dtype=torch.float64, device=a_NR.device)
-    for rows in row_blocks(n, n, a_NR.device):
+    gap_N = torch.zeros(n, dtype=torch.float64, device=a_NR.device)
+    for rows in row_blocks(n, n, a_NR.device, part):
         # Through a matrix product, which leaves close pairs an error of 1e-8 of the lengths: too little to
         # count in a sum of squares.
         gap_BN = torch.cdist(a_NR[rows], a_NR).sub_(torch.cdist(b_NR[rows], b_NR))
@@ -49,10 +51,11 @@ def squared_gaps(a_NR: Tensor, b_NR: Tensor, rows: Tensor, alpha: Tensor, beta: 
     return gaps
 
 
-def row_blocks(rows: int, columns: int, device: torch.device) -> Iterator[slice]:
-    """Slices of the rows such that a block of rows x columns stays within the tile."""
+def row_blocks(rows: int, columns: int, device: torch.device, part: Part = WHOLE) -> Iterator[slice]:
+    """Slices of the rows such that a block of rows x columns stays within the tile; or some of these."""
     height = max(1, TILE_NUMBERS[device.type] // columns)
-    for start in range(0, rows, height):
+    starts, (index, count) = range(0, rows, height), part
+    for start in starts[len(starts) * index // count : len(starts) * (index + 1) // count]:
         yield slice(start, min(start + height, rows))
 
 

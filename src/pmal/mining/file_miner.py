@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pmal._runtime.devices import choose_device
 from pmal._runtime.progress import Display, Silent, notes_of_warnings
+from pmal._runtime.ranks import ALONE, Ranks
 from pmal._runtime.seeds import stream
 from pmal.config import MiningConfig
 from pmal.errors import UsageError
@@ -72,18 +73,19 @@ def mine_file(
     device: str = "auto",
     force: bool = False,
     display: Display | None = None,
+    ranks: Ranks = ALONE,
 ) -> MinedFile:
     """Read embeddings (`read_embeddings` says how they are stored), mine, write OUT.json and two CSV files.
 
     Where the file has no heads, linear ones are fitted: at least `heads` of them and one for each space, in
     turn. Device is auto, cpu or cuda. Existing files are only replaced with `force`. All that can be refused
-    is refused before the work begins.
+    is refused before the work begins. Several processes (`ranks`) share the topology; the first one writes.
     """
     source, files = Path(path), OutputFiles.named(out)
     settings, display = settings or MiningConfig(), display or Silent()
     check_settings(settings)
-    options = QualityOptions(settings, seed, device=choose_device(device))
-    files.prepare(source, force)
+    options = QualityOptions(settings, seed, device=choose_device(device), ranks=ranks)
+    ranks.by_first(lambda: files.prepare(source, force))
 
     data = read_embeddings(source)
     if data.ignored:
@@ -105,9 +107,10 @@ def mine_file(
         )
     epsilon, per_class = settings.epsilon, settings.per_class
     candidates = select_candidates(log_r, data.labels, epsilon=epsilon, at_least=per_class)
-    write_samples_csv(files.samples_csv, log_r, candidates, data.labels, data.ids, prototypes, data.paths)
-    write_prototypes_csv(files.prototypes_csv, prototypes)
-    prototypes.save(files.prototypes)
+    rows = log_r, candidates, data.labels, data.ids, prototypes, data.paths
+    ranks.by_first(lambda: write_samples_csv(files.samples_csv, *rows))
+    ranks.by_first(lambda: write_prototypes_csv(files.prototypes_csv, prototypes))
+    prototypes.save(files.prototypes, ranks)
     return MinedFile(
         prototypes, data.ids, log_r, candidates, len(spaces), accuracies, tuple(notes), files.readable
     )

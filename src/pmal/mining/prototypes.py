@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from pmal._runtime.files import read_json
+from pmal._runtime.ranks import ALONE, Ranks
 from pmal._runtime.tensors import has_tensors, load_tensors, save_tensors
 from pmal.errors import DataError
 
@@ -103,27 +104,26 @@ class PrototypeSet:
             record["file"] = file
         return records
 
-    def save(self, path: str | PathLike[str]) -> None:
+    def save(self, path: str | PathLike[str], ranks: Ranks = ALONE) -> None:
         """Write PATH.json (for people, and the file names) and PATH.safetensors (the exact numbers).
 
         An older set of prototypes is replaced, any other file of that name is not.
         """
         stem = _stem(path)
-        if has_tensors(stem) and not _is_ours(read_json(stem.with_name(f"{stem.name}.json"))):
-            raise DataError(f"{stem}.json: exists and is not a set of prototypes: choose another name")
+        ranks.by_first(lambda: _check_replaceable(stem))
         about = {
             "format": _FORMAT,
             "num_classes": self.num_classes,
             "class_names": self.class_names,
             "prototypes": self.entries(),
         }
-        save_tensors(stem, {name: getattr(self, name) for name in _DTYPES}, about)
+        save_tensors(stem, {name: getattr(self, name) for name in _DTYPES}, about, ranks)
 
     @classmethod
-    def load(cls, path: str | PathLike[str]) -> "PrototypeSet":
+    def load(cls, path: str | PathLike[str], ranks: Ranks = ALONE) -> "PrototypeSet":
         """Read back what `save` wrote. A damaged, edited or foreign file is refused by name."""
         stem = _stem(path)
-        tensors, about = load_tensors(stem)
+        tensors, about = load_tensors(stem, ranks)
         if not _is_ours({"tensors": tensors, "about": about}) or set(tensors) != set(_DTYPES):
             raise DataError(f"{stem}.json: not a set of prototypes: mine again, or name another file")
         try:
@@ -145,6 +145,11 @@ class PrototypeSet:
 def _stem(path: str | PathLike[str]) -> Path:
     given = Path(path)
     return given.with_suffix("") if given.suffix == ".json" else given
+
+
+def _check_replaceable(stem: Path) -> None:
+    if has_tensors(stem) and not _is_ours(read_json(stem.with_name(f"{stem.name}.json"))):
+        raise DataError(f"{stem}.json: exists and is not a set of prototypes: choose another name")
 
 
 def _is_ours(content: Any) -> bool:

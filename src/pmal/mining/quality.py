@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from pmal._runtime.ranks import ALONE, Ranks
 from pmal._runtime.seeds import stream
 from pmal.config import MiningConfig
 from pmal.errors import UsageError
@@ -36,7 +37,8 @@ class QualityOptions:
     """Stochastic passes of mc-dropout."""
     device: str | torch.device | None = None
     report: Callable[[int], None] | None = None
-    """This and the device go to `topology_robustness`."""
+    ranks: Ranks = ALONE
+    """This, the device and the report go to `topology_robustness`."""
 
 
 Rule = Callable[[Sequence[Space], Tensor, QualityOptions], Tensor]
@@ -54,6 +56,7 @@ def robustness(spaces: Sequence[Space], labels_N: Tensor, options: QualityOption
         seed=stream(options.seed, "landmarks"),
         device=options.device,
         report=options.report,
+        ranks=options.ranks,
     )
 
 

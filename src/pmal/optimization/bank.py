@@ -3,13 +3,18 @@
 The part has one size and its place moves on in device memory, so that a captured step rotates by itself. With
 a part as large as the bank, every prototype is embedded anew at each step.
 
-P prototypes, R of them renewed per step, K classes, T prototypes of the class that has most, D channels.
+Of S processes, process s holds the pictures s, s + S, s + 2 S, ... of the bank's order and embeds those of
+them that are due; all embeddings are on every process. What a checkpoint holds does not depend on S.
+
+P prototypes, R of them renewed per step, K classes, T prototypes of the class that has most, D channels,
+p <= P pictures on this process, r <= R of them due, Q = S r embeddings that all processes make in a step.
 """
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity
 
+from pmal._runtime.ranks import ALONE, Ranks
 from pmal.errors import DataError
 
 
@@ -29,6 +34,11 @@ def as_table(z_PD: Tensor, mask_KT: Tensor) -> Tensor:
     return _scatter(z_PD, mask_KT.flatten().nonzero().flatten(), mask_KT)
 
 
+def held_prototypes(mask_KT: Tensor, ranks: Ranks = ALONE) -> Tensor:
+    """Which pictures this process's bank holds, counted by class and then by rank, ascending."""
+    return _order(mask_KT)[ranks.rank :: ranks.size].sort().values
+
+
 class PrototypeBank(nn.Module):
     """Buffers alone: what a step changes is in the state dict, and so in every checkpoint."""
 
@@ -40,20 +50,27 @@ class PrototypeBank(nn.Module):
     age: Tensor
     drift: Tensor
 
-    def __init__(self, images_PCHW: Tensor, mask_KT: Tensor, features: int, refresh: int) -> None:
-        """uint8 images by class and then by rank, as in `PrototypeSet.table()`."""
+    def __init__(
+        self, images_pCHW: Tensor, mask_KT: Tensor, features: int, refresh: int, ranks: Ranks = ALONE
+    ) -> None:
+        """uint8 images by class and then by rank, as in `PrototypeSet.table()`: the `held_prototypes`."""
         super().__init__()
-        count, device = len(images_PCHW), images_PCHW.device
+        device, self.ranks = images_pCHW.device, ranks
         mask_KT = mask_KT.to(device)
-        if not count or count != int(mask_KT.sum()):
-            raise DataError(f"prototypes: {count} images for {int(mask_KT.sum())} entries: mine them again")
-        self.refresh = min(refresh, count)
-        place_P = mask_KT.flatten().nonzero().flatten()
-        # First every class's best prototype, then every second one: a part is spread over many classes.
-        order_P = (place_P % mask_KT.shape[1]).argsort(stable=True)
+        order_P = _order(mask_KT)
+        count, own_p = len(order_P), order_P[ranks.rank :: ranks.size]
+        if not count or len(images_pCHW) != len(own_p):
+            raise DataError(
+                f"prototypes: {len(images_pCHW)} images for {len(own_p)} entries: mine them again"
+            )
+        # As many on every process: where one is missing, another stands in, and its embedding is dropped.
+        self.refresh, self.held = -(-min(refresh, count) // ranks.size), -(-count // ranks.size)
+        images_pCHW = images_pCHW[own_p.argsort().argsort()]
+        if len(images_pCHW) < self.held:
+            images_pCHW = torch.cat([images_pCHW, images_pCHW[:1]])
         for name, constant in (
-            ("images", images_PCHW[order_P]),
-            ("place", place_P[order_P]),
+            ("images", _fill_up(images_pCHW, self.held)),
+            ("place", mask_KT.flatten().nonzero().flatten()[order_P]),
             ("mask", mask_KT),
         ):
             self.register_buffer(name, constant, persistent=False)
@@ -62,23 +79,31 @@ class PrototypeBank(nn.Module):
         self.register_buffer("age", torch.zeros(count, dtype=torch.int64, device=device))
         self.register_buffer("drift", torch.zeros(count, device=device))
 
-    def due_images(self) -> Tensor:
-        """The part of the next step, uint8 (R, C, H, W)."""
-        return self.images.index_select(0, self._due())
+    def fill(self, z_pD: Tensor) -> None:
+        """Take the embeddings of all `images` in, before the first step."""
+        every_Q = torch.arange(self.held * self.ranks.size, device=self.cache.device)
+        self.cache.copy_(self._put(self.cache, every_Q, self._gather(z_pD.to(self.cache))))
 
-    def renew(self, z_RD: Tensor) -> Tensor:
+    def due_images(self) -> Tensor:
+        """This process's part of the next step, uint8 (r, C, H, W)."""
+        return self.images.index_select(0, self._due_here())
+
+    def renew(self, z_rD: Tensor) -> Tensor:
         """Take the embeddings of `due_images` in and move on; all prototypes, (K, T, D), come out.
 
-        The gradient flows to the fresh ones; the others are constants, as old as `age` says.
+        The gradient flows to the fresh ones, whichever process embedded them; the others are constants, as
+        old as `age` says.
         """
-        due_R = self._due()
-        table_KTD = _scatter(self.cache.index_copy(0, due_R, z_RD), self.place, self.mask)
+        due_Q, z_QD = self._due_anywhere(), self._gather(z_rD)
+        renewed_PD = self._put(self.cache, due_Q, z_QD)
+        table_KTD = _scatter(renewed_PD, self.place, self.mask)
         with torch.no_grad():
-            moved_R = 1 - cosine_similarity(self.cache.index_select(0, due_R), z_RD, dim=1)
-            self.drift.index_copy_(0, due_R, moved_R)
-            self.age.add_(1).index_copy_(0, due_R, torch.zeros_like(due_R))
-            self.cache.index_copy_(0, due_R, z_RD)
-            self.cursor.add_(self.refresh).remainder_(len(self.images))
+            before_QD = self.cache.index_select(0, due_Q.clamp(max=len(self.cache) - 1))
+            moved_Q = 1 - cosine_similarity(before_QD, z_QD, dim=1)
+            self.drift.copy_(self._put(self.drift, due_Q, moved_Q))
+            self.age.copy_(self._put(self.age + 1, due_Q, torch.zeros_like(due_Q)))
+            self.cache.copy_(renewed_PD)
+            self.cursor.add_(self.refresh * self.ranks.size).remainder_(self.held * self.ranks.size)
         return table_KTD
 
     def staleness(self) -> dict[str, float]:
@@ -87,9 +112,36 @@ class PrototypeBank(nn.Module):
         age, drift = torch.stack([self.age.double().mean(), self.drift.double().mean()]).tolist()
         return {"prototype_age": age, "prototype_drift": drift}
 
-    def _due(self) -> Tensor:
-        steps_R = torch.arange(self.refresh, device=self.cursor.device)
-        return (self.cursor + steps_R).remainder(len(self.images))
+    def _due_here(self) -> Tensor:
+        """Which of its pictures each process embeds next."""
+        steps_r = torch.arange(self.refresh, device=self.cursor.device)
+        return (self.cursor // self.ranks.size + steps_r).remainder(self.held)
+
+    def _due_anywhere(self) -> Tensor:
+        """The same pictures' places in the bank's order; those that stand for nothing lie behind its end."""
+        size = self.ranks.size
+        return (self._due_here()[:, None] * size + torch.arange(size, device=self.cursor.device)).flatten()
+
+    def _gather(self, z_rD: Tensor) -> Tensor:
+        """Every process's embeddings, first picture first."""
+        return self.ranks.gather_alike(z_rD).transpose(0, 1).flatten(0, 1)
+
+    def _put(self, old_P: Tensor, place_Q: Tensor, new_Q: Tensor) -> Tensor:
+        """The old rows, some of them replaced."""
+        return _fill_up(old_P, self.held * self.ranks.size).index_copy(0, place_Q, new_Q)[: len(old_P)]
+
+
+def _order(mask_KT: Tensor) -> Tensor:
+    """First every class's best prototype, then every second one: a part is spread over many classes."""
+    place_P = mask_KT.flatten().nonzero().flatten()
+    return (place_P % mask_KT.shape[1]).argsort(stable=True)
+
+
+def _fill_up(rows: Tensor, count: int) -> Tensor:
+    """So many rows, the last ones zeros where there are fewer."""
+    return (
+        torch.cat([rows, rows.new_zeros(count - len(rows), *rows.shape[1:])]) if len(rows) < count else rows
+    )
 
 
 def _scatter(z_PD: Tensor, place_P: Tensor, mask_KT: Tensor) -> Tensor:

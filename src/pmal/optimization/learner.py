@@ -33,7 +33,7 @@ class PrototypeLearner(nn.Module):
         self.policy, self.flip = config.data.augmentation, flip
         self.smoothing = config.training.label_smoothing
         # What is not renewed at the first step is as the first weights see it.
-        bank.cache.copy_(_embed(classifier, bank.images))
+        bank.fill(_embed(classifier, bank.images))
 
     def objective(self, images: Tensor, labels: Tensor) -> Tensor:
         """Cross entropy of augmented images, plus the margin loss of their distances to all prototypes.

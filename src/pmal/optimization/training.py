@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from pmal._runtime.ranks import ALONE, Ranks
 from pmal._runtime.seeds import stream
 from pmal._runtime.session import Session
 from pmal._runtime.tensors import has_tensors
@@ -19,7 +20,7 @@ from pmal.ensemble.classifiers import untrained
 from pmal.ensemble.training import TrainingSet, finish, train
 from pmal.errors import DataError
 from pmal.mining.prototypes import PrototypeSet
-from pmal.optimization.bank import PrototypeBank, refresh_size
+from pmal.optimization.bank import PrototypeBank, held_prototypes, refresh_size
 from pmal.optimization.learner import PrototypeLearner
 
 READ_BATCH = 512
@@ -37,10 +38,13 @@ class PrototypeTrainingSet(TrainingSet):
         table_KT = self.prototypes.table().numpy()
         return hashlib.sha256(super().digest.encode() + table_KT.tobytes()).hexdigest()
 
-    def prototype_images(self) -> torch.Tensor:
-        """uint8 (P, C, H, W) by class and then by rank, on the device."""
-        plan = torch.split(self._prototype_positions(), READ_BATCH)
-        return torch.cat(list(self.images.stream(plan)))
+    def prototype_images(self, chosen_p: torch.Tensor | None = None) -> torch.Tensor:
+        """uint8 (P, C, H, W) by class and then by rank, on the device; or some of them, by their position."""
+        positions_P = self._prototype_positions()
+        wanted_p = positions_P if chosen_p is None else positions_P[chosen_p]
+        if not len(wanted_p):  # more processes than prototypes
+            return next(self.images.stream([positions_P[:1]]))[:0]
+        return torch.cat(list(self.images.stream(torch.split(wanted_p, READ_BATCH))))
 
     def _prototype_positions(self) -> torch.Tensor:
         wanted_P = self.prototypes.ids.numpy()
@@ -69,10 +73,10 @@ def optimize_embedding(
 
     Resumable like every training, with the state of the prototype bank.
     """
-    both = PrototypeTrainingSet(data.images, data.labels, data.ids, prototypes)
-    if not has_tensors(folder / "weights"):
+    both, ranks = PrototypeTrainingSet(data.images, data.labels, data.ids, prototypes), session.ranks
+    if not has_tensors(folder / "weights", ranks):
         seed = stream(config.seed, "optimization")
-        learner = make_learner(first, both, config, flip=flip, seed=seed)
+        learner = make_learner(first, both, config, flip=flip, seed=seed, ranks=ranks)
         train(
             "optimization",
             learner,
@@ -83,9 +87,9 @@ def optimize_embedding(
             folder=folder,
             session=_logging_staleness(session, learner.bank),
         )
-        save_classifier(folder / "weights", learner.classifier, both.digest)
-    finish(folder)
-    return load_classifier(folder / "weights", session.device, first.spec.class_names, both.digest)
+        save_classifier(folder / "weights", learner.classifier, both.digest, ranks)
+    finish(folder, ranks)
+    return load_classifier(folder / "weights", session.device, first.spec.class_names, both.digest, ranks)
 
 
 def make_learner(
@@ -95,6 +99,7 @@ def make_learner(
     *,
     flip: bool,
     seed: int,
+    ranks: Ranks = ALONE,
 ) -> PrototypeLearner:
     """The untrained network: a copy of the first classifier, or the same network with new weights."""
     settings = config.optimization
@@ -110,10 +115,11 @@ def make_learner(
     )
     batch_size = min(config.training.batch_size, len(data.images))
     bank = PrototypeBank(
-        data.prototype_images(),
+        data.prototype_images(held_prototypes(prototypes.mask, ranks)),
         prototypes.mask,
         int(model.encoder.num_features),
         refresh_size(len(prototypes), batch_size, settings.refresh),
+        ranks,
     )
     model = model.use_channels_last().to(data.labels.device)
     return PrototypeLearner(model, bank, config, flip)

@@ -6,6 +6,7 @@ import torch
 from torch.nn.functional import interpolate
 
 from pmal._runtime.progress import Advance
+from pmal._runtime.ranks import Ranks
 from pmal._runtime.session import Session
 from pmal.config import RunConfig
 from pmal.data.batches import ChosenImages, ImageBatches
@@ -43,9 +44,9 @@ def build_model(
             both = PrototypeTrainingSet(data.images, data.labels, data.ids, prototypes)
             pictures = both.prototype_images()
             table_KTD = embed_prototypes(network, pictures, prototypes.mask)
-            bank_ND = _training_embeddings(network, data.images, advance)
+            bank_ND = _training_embeddings(network, data.images, advance, session.ranks)
             reference = Reference(table_KTD, prototypes.mask, config.optimization.distance, bank_ND)
-        calibration = _calibrate(network, reference, held_out, advance) if held_out else None
+        calibration = _calibrate(network, reference, held_out, advance, session.ranks) if held_out else None
     gallery = _gallery(prototypes) if prototypes else ()
     pictures = None if pictures is None else thumbnails(pictures.cpu())
     model = OpenSetModel(network, names, rule, reference, gallery, pictures, calibration)
@@ -84,18 +85,20 @@ def check_score(config: RunConfig) -> None:
         raise UsageError("rejection.score = 'combined' is measured on held-out images: raise data.held_out")
 
 
-def _training_embeddings(network: Classifier, images: ImageBatches, advance: Advance) -> torch.Tensor:
+def _training_embeddings(
+    network: Classifier, images: ImageBatches, advance: Advance, ranks: Ranks
+) -> torch.Tensor:
     if len(images) > BANK_LIMIT:
         spaced = torch.linspace(0, len(images) - 1, BANK_LIMIT, dtype=torch.float64).long()
         images = ChosenImages(images, spaced)
-    z_ND, _ = embed_images(network, images, advance=advance)
+    z_ND, _ = embed_images(network, images, advance=advance, ranks=ranks)
     return z_ND
 
 
 def _calibrate(
-    network: Classifier, reference: Reference | None, held_out: Part, advance: Advance
+    network: Classifier, reference: Reference | None, held_out: Part, advance: Advance, ranks: Ranks
 ) -> Calibration:
-    z_ND, logits_NK = embed_images(network, held_out.images, advance=advance)
+    z_ND, logits_NK = embed_images(network, held_out.images, advance=advance, ranks=ranks)
     found = Calibration.fit(unknown_scores(z_ND, logits_NK, reference), logits_NK.argmax(dim=1))
     return found.keeping(z_ND, held_out.labels(torch.device("cpu")))
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from pmal._runtime.progress import Display
+from pmal._runtime.ranks import ALONE, Ranks
 from pmal.data.parts import Part
 from pmal.ensemble.classifier import Classifier
 from pmal.ensemble.embeddings import embed_images
@@ -15,28 +16,45 @@ from pmal.rejection.scores import unknown_scores
 from pmal.reporting.metrics import accuracy_interval, expected_calibration_error, macro_f1, open_set_metrics
 
 Scores = Mapping[str, torch.Tensor]
+Embedded = tuple[torch.Tensor, torch.Tensor]
+"""z_ND and logits_NK"""
 
 
 def measure_model(
-    model: OpenSetModel, softmax: Classifier | None, test: Part, unknown: Part | None, display: Display
+    model: OpenSetModel,
+    softmax: Classifier | None,
+    test: Part,
+    unknown: Part | None,
+    display: Display,
+    ranks: Ranks = ALONE,
 ) -> dict[str, Any]:
     """Figures of the model, with those of the plain classifier beside them under `softmax`."""
     parts = [test.images] + ([unknown.images] if unknown else [])
     total = sum(map(len, parts)) * (2 if softmax else 1)
     with display.stage("evaluation", total, "images") as advance:
         labels_N = test.labels(torch.device("cpu"))
-        embedded = [embed_images(model.classifier, images, advance=advance) for images in parts]
-        scores = [model.scores(z_ND, logits_NK) for z_ND, logits_NK in embedded]
-        figures = evaluate(embedded[0][1], labels_N, scores[0], scores[1] if unknown else None)
-        if model.calibration:
-            answers = [model.answer_embedded(*one) for one in embedded]
-            figures["decision"] = _decisions(model, labels_N, answers[0], answers[1] if unknown else None)
+        embedded = [embed_images(model.classifier, images, advance=advance, ranks=ranks) for images in parts]
+        figures = ranks.by_first(lambda: _model_figures(model, labels_N, embedded))
         if softmax:
-            plain = [embed_images(softmax, images, advance=advance) for images in parts]
-            scores = [unknown_scores(z_ND, logits_NK) for z_ND, logits_NK in plain]
-            found = evaluate(plain[0][1], labels_N, scores[0], scores[1] if unknown else None)
-            figures["softmax"] = {name: found[name] for name in ("accuracy", "scores")}
+            plain = [embed_images(softmax, images, advance=advance, ranks=ranks) for images in parts]
+            figures["softmax"] = ranks.by_first(lambda: _softmax_figures(labels_N, plain))
     return figures
+
+
+def _model_figures(model: OpenSetModel, labels_N: torch.Tensor, embedded: list[Embedded]) -> dict[str, Any]:
+    """Of the embedded test images, and of unknown ones where there are any."""
+    known, *unknown = [model.scores(z_ND, logits_NK) for z_ND, logits_NK in embedded]
+    figures = evaluate(embedded[0][1], labels_N, known, unknown[0] if unknown else None)
+    if model.calibration:
+        answers = [model.answer_embedded(*one) for one in embedded]
+        figures["decision"] = _decisions(model, labels_N, answers[0], answers[1] if unknown else None)
+    return figures
+
+
+def _softmax_figures(labels_N: torch.Tensor, embedded: list[Embedded]) -> dict[str, Any]:
+    known, *unknown = [unknown_scores(z_ND, logits_NK) for z_ND, logits_NK in embedded]
+    found = evaluate(embedded[0][1], labels_N, known, unknown[0] if unknown else None)
+    return {name: found[name] for name in ("accuracy", "scores")}
 
 
 def evaluate(

@@ -1,0 +1,232 @@
+"""The processes that share a run: this one alone, or one per GPU as torchrun starts them.
+
+`Ranks` is a process that is alone: every exchange with the others gives back what it was given, so that code
+written for several needs no second path for one. `RankGroup` is the same through torch.distributed.
+
+Tensors on a GPU go through NCCL and may be captured in a CUDA graph; JSON and tensors on the CPU go through
+gloo, which notices at once when a process at the other end has died.
+"""
+
+import itertools
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from pmal.errors import PmalError
+
+Result = TypeVar("Result")
+Named = dict[str, Tensor]
+
+_CHUNK = 1 << 28
+"""Bytes sent at a time: no backend has to hold a copy of a large tensor."""
+
+
+class Lost(PmalError):
+    """Another process of the run is gone."""
+
+
+class Ranks:
+    """This process alone."""
+
+    rank, size = 0, 1
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the process that writes files and talks to the user."""
+        return self.rank == 0
+
+    @property
+    def part(self) -> tuple[int, int]:
+        """Which part of how many is this process's."""
+        return self.rank, self.size
+
+    def shares(self, count: int) -> list[slice]:
+        """Each process's of `count` things: neighbors, and as many as anybody else's, or one less.
+
+        >>> RankGroup(0, 3).shares(10)
+        [slice(0, 4, None), slice(4, 7, None), slice(7, 10, None)]
+        """
+        edges = [-(-count * r // self.size) for r in range(self.size + 1)]
+        return [slice(*both) for both in itertools.pairwise(edges)]
+
+    def share(self, count: int) -> slice:
+        """This process's of `count` things."""
+        return self.shares(count)[self.rank]
+
+    def for_all(self, advance: Callable[[int], None]) -> Callable[[int], None]:
+        """A report of this process's share as one of the whole: the others are about as far."""
+        return advance
+
+    def by_first(self, work: Callable[[], Result]) -> Result:
+        """Done by the first process alone; what comes out (any JSON), or its error, is every process's."""
+        return work()
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every process's value (any JSON), in order."""
+        return [value]
+
+    def largest(self, number: int) -> int:
+        """The largest number that any process has."""
+        return number
+
+    def tensors_of_first(self, read: Callable[[], tuple[Named, Any]]) -> tuple[Named, Any]:
+        """Tensors on the CPU, and JSON about them, read by the first process alone."""
+        return read()
+
+    def copy_first(self, tensors: Iterable[Tensor]) -> None:
+        """Overwrite the tensors with the first process's."""
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The sum over all processes; the values given may be overwritten."""
+        return values
+
+    def average(self, tensors: Sequence[Tensor]) -> None:
+        """Overwrite tensors of one data type with their means over all processes, in one exchange."""
+
+    def gather_rows(self, own: Tensor, counts: Sequence[int]) -> Tensor:
+        """Every process's rows, in order; each knows how many the others have."""
+        return own
+
+    def gather_alike(self, own: Tensor) -> Tensor:
+        """(size, ...) of tensors of one shape; the gradient goes back to the process each came from."""
+        return own[None]
+
+
+ALONE = Ranks()
+
+
+class RankGroup(Ranks):
+    """Some of several processes. All of them call the same methods in the same order."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+
+    def for_all(self, advance: Callable[[int], None]) -> Callable[[int], None]:
+        return lambda own: advance(own * self.size)
+
+    def by_first(self, work: Callable[[], Result]) -> Result:
+        answer: dict[str, Any] = {}
+        if self.first:
+            try:
+                answer = {"value": work()}
+            except PmalError as error:
+                self._tell({"error": str(error), "exit_code": error.exit_code}, 0)
+                raise
+        answer = self._tell(answer, 0)
+        if "error" in answer:
+            shared = PmalError(answer["error"])
+            shared.exit_code = answer["exit_code"]
+            raise shared
+        value: Result = answer["value"]
+        return value
+
+    def gather(self, value: Any) -> list[Any]:
+        return [self._tell(value, source) for source in range(self.size)]
+
+    def largest(self, number: int) -> int:
+        numbers = torch.tensor([number])
+        _exchange("all_reduce", numbers, op=_operation("MAX"))
+        return int(numbers)
+
+    def tensors_of_first(self, read: Callable[[], tuple[Named, Any]]) -> tuple[Named, Any]:
+        tensors: Named = {}
+
+        def describe() -> dict[str, Any]:
+            found, about = read()
+            tensors.update({name: tensor.contiguous() for name, tensor in found.items()})
+            shapes = {name: [str(t.dtype).removeprefix("torch."), *t.shape] for name, t in tensors.items()}
+            return {"shapes": shapes, "about": about}
+
+        header = self.by_first(describe)
+        for name, (dtype, *shape) in header["shapes"].items():
+            tensors.setdefault(name, torch.empty(shape, dtype=getattr(torch, dtype)))
+            _broadcast(tensors[name], 0)
+        return tensors, header["about"]
+
+    def copy_first(self, tensors: Iterable[Tensor]) -> None:
+        for tensor in tensors:
+            values = tensor.detach().contiguous()
+            _broadcast(values, 0)
+            tensor.detach().copy_(values)
+
+    def sum(self, values: Tensor) -> Tensor:
+        values = values.contiguous()
+        _exchange("all_reduce", values)
+        return values
+
+    def average(self, tensors: Sequence[Tensor]) -> None:
+        flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+        _exchange("all_reduce", flat)
+        flat /= self.size
+        parts = torch.split(flat, [tensor.numel() for tensor in tensors])
+        with torch.no_grad():
+            torch._foreach_copy_(
+                list(tensors), [part.view(t.shape) for part, t in zip(parts, tensors, strict=True)]
+            )
+
+    def gather_rows(self, own: Tensor, counts: Sequence[int]) -> Tensor:
+        rows = own.new_empty(sum(counts), *own.shape[1:])
+        for source, part in enumerate(torch.split(rows, list(counts))):
+            if source == self.rank:
+                part.copy_(own)
+            _broadcast(part, source)
+        return rows
+
+    def gather_alike(self, own: Tensor) -> Tensor:
+        gathered: Tensor = _Gather.apply(own, self)  # type: ignore[no-untyped-call]
+        return gathered
+
+    def _tell(self, value: Any, source: int) -> Any:
+        """The value of one process, as JSON: unlike a pickle, nothing in it can run."""
+        text = bytearray(json.dumps(value).encode() if self.rank == source else b"")
+        length = torch.tensor([len(text)])
+        _exchange("broadcast", length, source)
+        letters = torch.frombuffer(text or bytearray(int(length)), dtype=torch.uint8)
+        _broadcast(letters, source)
+        return json.loads(letters.numpy().tobytes())
+
+
+class _Gather(torch.autograd.Function):
+    """Every rank's tensor on every rank. Each rank's loss depends on all of them, so gradients add up."""
+
+    @staticmethod
+    def forward(ctx: Any, own: Tensor, ranks: RankGroup) -> Tensor:
+        ctx.ranks = ranks
+        gathered = own.new_empty(ranks.size, *own.shape)
+        _exchange("all_gather", list(gathered.unbind(0)), own.contiguous())
+        return gathered
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return ctx.ranks.sum(gradients[0].clone())[ctx.ranks.rank], None
+
+
+def _broadcast(values: Tensor, source: int) -> None:
+    """A contiguous tensor of any type, as bytes."""
+    if values.numel():
+        for chunk in torch.split(values.view(-1).view(torch.uint8), _CHUNK):
+            _exchange("broadcast", chunk, source)
+
+
+def _operation(name: str) -> Any:
+    from torch.distributed import ReduceOp
+
+    return getattr(ReduceOp, name)
+
+
+def _exchange(name: str, values: Tensor | list[Tensor], *arguments: Any, **options: Any) -> None:
+    """A collective of torch.distributed; on the CPU its failure means that somebody has gone."""
+    import torch.distributed as dist
+
+    try:
+        getattr(dist, name)(values, *arguments, **options)
+    except RuntimeError as error:
+        if (values if isinstance(values, Tensor) else values[0]).is_cuda:
+            raise  # may be a graph that cannot be captured
+        raise Lost(
+            "another process of this run has ended: see its message; what is saved stays, "
+            "run the same command again to go on"
+        ) from error

@@ -1,0 +1,64 @@
+"""What each of several processes does in test_ranks.py: every exchange once, its results as JSON."""
+
+import json
+import sys
+
+import torch
+
+from pmal._runtime.ranks import RankGroup
+from pmal._runtime.torchrun import open_ranks
+from pmal.errors import DataError
+
+
+def shared_error(ranks):
+    def fail():
+        raise DataError("first.json: damaged")
+
+    try:
+        ranks.by_first(fail)
+    except Exception as error:
+        return [str(error), error.exit_code]
+
+
+def gradient(ranks):
+    """Each rank's loss weighs all rows by its own number plus one."""
+    own = torch.tensor([1.0 + ranks.rank, 2.0]).requires_grad_()
+    gathered = ranks.gather_alike(own)
+    ((ranks.rank + 1) * gathered.square()).sum().backward()
+    return gathered.tolist(), own.grad.tolist()
+
+
+def exchanges(ranks):
+    r = ranks.rank
+    first = torch.full((2, 3), r, dtype=torch.bfloat16)
+    laid_out = torch.arange(24.0).view(1, 2, 3, 4).to(memory_format=torch.channels_last) * (1 - r)
+    ranks.copy_first([first, laid_out])
+    means = [torch.full((2, 2), 1.0 + r).T, torch.tensor(float(r))]
+    ranks.average(means)
+    stored = {"a": torch.tensor([True, False]), "b": torch.empty(0, 3), "c": torch.tensor(2.5).double()}
+    received, about = ranks.tensors_of_first(lambda: (stored, {"step": 3}))
+    done = []
+    ranks.for_all(done.append)(5)
+    return {
+        "share": list(range(10)[ranks.share(5)]),
+        "for_all": done,
+        "by_first": ranks.by_first(lambda: {"rank": r, "text": "ä" * 3}),
+        "error": shared_error(ranks),
+        "gather": ranks.gather([r] * r),
+        "largest": ranks.largest(7 - r),
+        "sum": ranks.sum(torch.tensor([0.5, r], dtype=torch.float64)).tolist(),
+        "first": first.tolist(),
+        "laid_out": bool((laid_out == torch.arange(24.0).view(1, 2, 3, 4)).all()),
+        "means": [tensor.tolist() for tensor in means],
+        "rows": ranks.gather_rows(torch.full((1 + 2 * r, 2), r), [1, 3]).tolist(),
+        "tensors": [[str(t.dtype), t.tolist()] for t in received.values()],
+        "about": about,
+        "gradient": gradient(ranks),
+    }
+
+
+if __name__ == "__main__":
+    ranks = open_ranks("cpu")
+    assert isinstance(ranks, RankGroup)
+    assert open_ranks("cpu") is ranks
+    json.dump(exchanges(ranks), sys.stdout)

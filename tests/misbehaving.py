@@ -1,0 +1,36 @@
+"""pmal, but one process misbehaves at a step of the first training: RANK ACTION STEP, and pmal's words."""
+
+import os
+import signal
+import sys
+
+import torch
+
+from pmal.__main__ import main
+from pmal.ensemble import training
+from pmal.errors import DataError
+
+rank, action, at, *words = sys.argv[1:]
+run_step = training._Loop.run_step
+
+
+def misbehave(loop):
+    if action == "nan":
+        next(loop.model.parameters()).data.fill_(torch.nan)
+    elif action == "raise":
+        raise DataError("sample 7: gone")
+    elif action == "crash":
+        raise ZeroDivisionError("a bug")
+    else:
+        os.kill(os.getpid(), getattr(signal, action))
+
+
+def step(loop, *batch):
+    if loop.step == int(at) and os.environ["RANK"] == rank:
+        misbehave(loop)
+    run_step(loop, *batch)
+
+
+training._Loop.run_step = step
+sys.argv[1:] = words
+main()
