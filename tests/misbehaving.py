@@ -10,11 +10,8 @@ from pmal.__main__ import main
 from pmal.ensemble import training
 from pmal.errors import DataError
 
-rank, action, at, *words = sys.argv[1:]
-run_step = training._Loop.run_step
 
-
-def misbehave(loop):
+def misbehave(loop, action):
     if action == "nan":
         next(loop.model.parameters()).data.fill_(torch.nan)
     elif action == "raise":
@@ -25,12 +22,15 @@ def misbehave(loop):
         os.kill(os.getpid(), getattr(signal, action))
 
 
-def step(loop, *batch):
-    if loop.step == int(at) and os.environ["RANK"] == rank:
-        misbehave(loop)
-    run_step(loop, *batch)
+if __name__ == "__main__":
+    rank, action, at, *words = sys.argv[1:]
+    run_step = training._Loop.run_step
 
+    def step(loop, *batch):
+        if loop.step == int(at) and os.environ["RANK"] == rank:
+            misbehave(loop, action)
+        run_step(loop, *batch)
 
-training._Loop.run_step = step
-sys.argv[1:] = words
-main()
+    training._Loop.run_step = step
+    sys.argv[1:] = words
+    main()

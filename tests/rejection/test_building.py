@@ -2,6 +2,7 @@
 
 import torch
 
+from pmal._runtime.ranks import ALONE
 from pmal.config import EncoderConfig
 from pmal.data.batches import ResidentImages
 from pmal.ensemble.classifier import Classifier, ClassifierSpec
@@ -13,9 +14,8 @@ def test_the_bank_is_evenly_spaced_where_there_are_too_many_images(monkeypatch):
     torch.manual_seed(0)
     network = Classifier(ClassifierSpec(EncoderConfig("small"), ("a", "b"), 12, 1)).eval()
     images = torch.randint(0, 256, (21, 1, 12, 12), dtype=torch.uint8)
-    found = building._training_embeddings(
-        network, ResidentImages(images, torch.device("cpu")), lambda n: None
-    )
+    resident = ResidentImages(images, torch.device("cpu"))
+    found = building._training_embeddings(network, resident, lambda n: None, ALONE)
     with torch.no_grad():
         expected, _ = network.embed(images[[0, 5, 10, 15, 20]])
     torch.testing.assert_close(found, expected)
