@@ -110,14 +110,15 @@ def test_the_environment_is_read_or_refused(launched, monkeypatch):
 
 
 def test_gpus_meet_by_nccl_and_their_cpus_by_gloo(launched, monkeypatch):
-    met, chosen = {}, []
+    met, chosen, store = {}, [], torch.distributed.HashStore()
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
-    monkeypatch.setattr(MEETING, "rendezvous", lambda *_, **__: iter([("store", 5, 8)]))
+    monkeypatch.setattr(MEETING, "rendezvous", lambda *_, **__: iter([(store, 5, 8)]))
     monkeypatch.setattr(
         torch.distributed, "init_process_group", lambda backend, **about: met.update(about, backend=backend)
     )
     found = torchrun._join(Launch(5, 8, 1, 4), torch.device("cuda:1"))
-    assert (found["ranks"].rank, found["ranks"].size, found["store"]) == (5, 8, "store")
+    assert (found["ranks"].rank, found["ranks"].size) == (5, 8)
+    assert found["store"] is met["store"]
     assert met["backend"] == "cpu:gloo,cuda:nccl"
     assert chosen == [met["device_id"]] == [torch.device("cuda:1")]
     torchrun._join(Launch(5, 8, 1, 4), torch.device("cpu"))

@@ -55,7 +55,10 @@ def _join(launch: Launch, device: torch.device) -> dict[str, Any]:
     if on_gpu:
         torch.cuda.set_device(device)
     try:
-        store, rank, size = next(rendezvous("env://", timeout=datetime.timedelta(minutes=5)))
+        shared, rank, size = next(rendezvous("env://", timeout=datetime.timedelta(minutes=5)))
+        # torchrun may start all processes again (--max-restarts): they must not meet those that are gone.
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        store = dist.PrefixStore(f"pmal/{attempt}", shared)  # type: ignore[attr-defined]
         dist.init_process_group(
             # What is on the CPU goes by its own way in either case: a dead NCCL peer is noticed late.
             "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
