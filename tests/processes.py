@@ -1,32 +1,32 @@
-"""Several processes of one run, started as torchrun starts them, but without its own process beside them."""
+"""Several processes of one run, started as torchrun starts them: the starter keeps the store they meet at."""
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections import namedtuple
+from datetime import timedelta
 
-Ended = namedtuple("Ended", "code out err")
+from torch.distributed import TCPStore
 
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+Ended = namedtuple("Ended", ["code", "out", "err"])
 
 
 def environment(rank, size, port):
     about = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": size}
-    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": 1}
-    return {**os.environ, **{name: str(value) for name, value in {**about, **where}.items()}}
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_USE_AGENT_STORE": True}
+    return {**os.environ, "OMP_NUM_THREADS": "1", **{k: str(v) for k, v in {**about, **where}.items()}}
 
 
-def run_processes(*words, size=2, timeout=60):
-    """`python WORDS` in every process, to its end: one that hangs fails the test."""
-    port, command = free_port(), [sys.executable, *map(str, words)]
+def run_processes(*words, size=2, timeout=60, folders=(None, None)):
+    """`python WORDS` in every process, in its own folder, to its end: one that hangs fails the test."""
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=30))
+    command = [sys.executable, *map(str, words)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    started = [subprocess.Popen(command, env=environment(rank, size, port), **pipes) for rank in range(size)]
+    started = [
+        subprocess.Popen(command, env=environment(rank, size, store.port), cwd=folders[rank], **pipes)
+        for rank in range(size)
+    ]
     try:
         texts = [process.communicate(timeout=timeout) for process in started]
     finally:

@@ -23,13 +23,15 @@ from pmal.config import (
     TrainingConfig,
 )
 from pmal.data.batches import ResidentImages
+from pmal.data.parts import open_part
+from pmal.data.samples import BadImage, Samples
 from pmal.ensemble.batch_norm import synchronize
 from pmal.ensemble.classifier import Classifier, ClassifierSpec
 from pmal.ensemble.embeddings import embed_images
 from pmal.ensemble.optimizers import make_optimizer
 from pmal.ensemble.steps import EagerStep
 from pmal.ensemble.training import TrainingSet, train
-from pmal.mining import PrototypeSet, QualityOptions
+from pmal.mining import PrototypeSet, QualityOptions, mine_file
 from pmal.mining.miner import mine_spaces
 from pmal.optimization.training import PrototypeTrainingSet, make_learner
 
@@ -107,7 +109,50 @@ def stepped(ranks, batch_norm, count, refresh):
     return found | {f"state {name}": value.clone() for name, value in learner.state_dict().items()}
 
 
-def trained(ranks, folder, config=TRAINING):
+class Damaged:
+    """A store of twelve pictures, two of which cannot be read."""
+
+    def __len__(self):
+        return 12
+
+    def name(self, row):
+        return f"{row}.png"
+
+    def read(self, row):
+        if row in (1, 10):
+            raise BadImage("truncated")
+        return np.full((8, 8, 1), row, dtype=np.uint8)
+
+
+def opened(ranks):
+    """Pictures that are held in memory, and such that are streamed."""
+    found = {}
+    for name, limit in (("held", 8.0), ("streamed", 0.0)):
+        session = Session(CPU, Resources(memory_limit=limit, workers=1), Silent(), ranks=ranks)
+        part = open_part(
+            "train", Samples.whole(Damaged(), np.arange(12) % 3, ("a", "b", "c")), (8, 1), session
+        )
+        found[f"{name} ids"] = torch.from_numpy(part.samples.ids)
+        found[f"{name} labels"] = part.labels(CPU)
+        found[f"{name} unreadable"] = torch.tensor([bad.id for bad in part.unreadable])
+        if limit:
+            found["pixels"] = part.images.images
+    return found
+
+
+def mined_file(ranks, folder):
+    """Embeddings without heads, which are fitted first."""
+    rng = np.random.default_rng(1)
+    np.savez(folder / f"z{ranks.rank}.npz", z=rng.normal(size=(90, 4)), labels=np.arange(90) % 3)
+    found = mine_file(folder / f"z{ranks.rank}.npz", folder / "mined", device="cpu", ranks=ranks)
+    return {
+        "log_r": found.log_r,
+        "ids": found.prototypes.ids,
+        "files": torch.tensor(len(list(folder.glob("mined*")))),
+    }
+
+
+def trained(ranks, folder, synchronized):
     """A whole training by the loop; and what each process's random numbers were."""
     data, model, drawn = make_data(), make_classifier(), []
     log = []
@@ -117,7 +162,7 @@ def trained(ranks, folder, config=TRAINING):
         drawn.append(torch.rand(1))
         return cross_entropy(model((images.float() - 128) / 64), labels)
 
-    config = dataclasses.replace(config, sync_batch_norm=True)
+    config = dataclasses.replace(TRAINING, sync_batch_norm=synchronized)
     train("net", model, objective, data, config, seed=5, folder=folder, session=session)
     losses = torch.tensor([event["loss"] for event in log])
     return {"losses": losses, "drawn": torch.cat(drawn), **model.state_dict()}
@@ -129,7 +174,10 @@ def everything(ranks, folder):
     found = {
         "mined": mined(ranks, folder),
         "embedded": dict(zip("zl", embed_images(make_classifier(), images, ranks=ranks), strict=True)),
-        "trained": trained(ranks, folder),
+        "opened": opened(ranks),
+        "mined file": mined_file(ranks, folder),
+        "trained": trained(ranks, folder, synchronized=True),
+        "trained apart": trained(ranks, folder, synchronized=False),
     }
     return found | {name: stepped(ranks, *setting) for name, setting in OBJECTIVES.items()}
 

@@ -1,10 +1,11 @@
 """The `pmal` command: a user's mistake is told in one line, with the exit code of its kind."""
 
 import io
-import os
 import sys
 import traceback
 from typing import NoReturn
+
+from pmal._runtime.launch import is_alone
 
 
 def main() -> None:
@@ -24,13 +25,13 @@ def main() -> None:
         reason = f"{error.filename or 'input/output'}: {error.strerror or error}"
         _end(error, f"error: {reason}", PmalError.exit_code)
     except Exception as error:
-        if "RANK" not in os.environ:
+        if is_alone():
             raise
         _end(error, traceback.format_exc(), PmalError.exit_code)
 
 
 def _end(error: Exception, message: str, code: int) -> NoReturn:
-    if "RANK" in os.environ:  # one of several processes, which must not wait for it
+    if not is_alone():  # the other processes must not wait for this one
         from pmal._runtime.torchrun import end_rank
 
         end_rank(error, message, code)

@@ -1,17 +1,20 @@
 """Exchanges between processes: alone they give back what they are given, together what the others have."""
 
 import json
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 import torch
 
+from pmal._runtime import torchrun
 from pmal._runtime.launch import Launch, read_launch, refuse_ranks
 from pmal._runtime.ranks import ALONE, RankGroup
 from pmal._runtime.torchrun import local_device, open_ranks
-from pmal.errors import UsageError
+from pmal.errors import PmalError, UsageError
 from tests.processes import run_processes
 
+MEETING = import_module("torch.distributed.rendezvous")
 SCRIPT = Path(__file__).with_name("exchanges.py")
 
 
@@ -104,6 +107,32 @@ def test_the_environment_is_read_or_refused(launched, monkeypatch):
     monkeypatch.delenv("MASTER_PORT")
     with pytest.raises(UsageError, match="MASTER_PORT are not: start it with torchrun"):
         read_launch()
+
+
+def test_gpus_meet_by_nccl_and_their_cpus_by_gloo(launched, monkeypatch):
+    met, chosen, store = {}, [], torch.distributed.HashStore()
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.setattr(MEETING, "rendezvous", lambda *_, **__: iter([(store, 5, 8)]))
+    monkeypatch.setattr(
+        torch.distributed, "init_process_group", lambda backend, **about: met.update(about, backend=backend)
+    )
+    found = torchrun._join(Launch(5, 8, 1, 4), torch.device("cuda:1"))
+    assert (found["ranks"].rank, found["ranks"].size) == (5, 8)
+    assert found["store"] is met["store"]
+    assert met["backend"] == "cpu:gloo,cuda:nccl"
+    assert chosen == [met["device_id"]] == [torch.device("cuda:1")]
+    torchrun._join(Launch(5, 8, 1, 4), torch.device("cpu"))
+    assert (met["backend"], met["device_id"]) == ("gloo", None)
+
+
+def test_those_that_cannot_meet_say_where(launched, monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("no route\nand a trace")
+
+    launched(MASTER_ADDR="node0", MASTER_PORT=29500)
+    monkeypatch.setattr(MEETING, "rendezvous", fail)
+    with pytest.raises(PmalError, match=r"8 processes could not meet at node0:29500: no route$"):
+        torchrun._join(Launch(5, 8, 1, 4), torch.device("cpu"))
 
 
 def test_every_process_of_a_machine_has_its_own_gpu(monkeypatch):

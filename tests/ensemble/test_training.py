@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from pmal._runtime.progress import Silent
+from pmal._runtime.ranks import Ranks
 from pmal._runtime.session import Session
 from pmal._runtime.tensors import has_tensors, load_tensors
 from pmal.config import Resources, TrainingConfig
@@ -177,6 +178,30 @@ def test_a_late_look_at_the_losses_names_the_right_step(data, tmp_path):
     with pytest.raises(PmalError, match=r"loss is inf at step 12 \(sample ids 1002, 1062\)"):
         loop.save()
     assert not has_tensors(tmp_path / "checkpoint")
+
+
+@pytest.mark.parametrize("others_fail", [False, True])
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_step_is_captured_by_all_processes_or_by_none(data, tmp_path, monkeypatch, fails, others_fail):
+    class Others(Ranks):
+        def largest(self, number):
+            return max(number, others_fail)
+
+    class Captured:
+        def __init__(self, *_):
+            if fails:
+                raise RuntimeError("cannot wait")
+
+    said = []
+    display = Silent()
+    display.say = said.append
+    session = Session(CPU, Resources(), display, ranks=Others())
+    loop = training._Loop("net", make_model(), None, data, CONFIG, 5, tmp_path / "checkpoint", session)
+    loop.device = torch.device("cuda")
+    monkeypatch.setattr(training, "GraphStep", Captured)
+    assert isinstance(loop.choose_step(None, None), Captured) == (not fails and not others_fail)
+    reason = "cannot wait" if fails else "another process cannot"
+    assert said == [f"net: cannot be captured ({reason}); slower steps"] * (fails or others_fail)
 
 
 def test_every_sample_is_seen_at_most_once_an_epoch(data, tmp_path):

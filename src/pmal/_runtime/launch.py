@@ -17,9 +17,14 @@ class Launch(NamedTuple):
     local_size: int = 1
 
 
+def is_alone() -> bool:
+    """Whether the environment speaks of no other process."""
+    return "RANK" not in os.environ or os.environ.get("WORLD_SIZE", "1") == "1"
+
+
 def read_launch() -> Launch:
     """Alone, unless the environment says otherwise."""
-    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+    if is_alone():
         return Launch()
     words = [os.environ.get(name, "") for name in _NAMES]
     try:
@@ -27,7 +32,7 @@ def read_launch() -> Launch:
     except ValueError:
         given = ", ".join(f"{name}={word}" for name, word in zip(_NAMES, words, strict=True))
         raise UsageError(f"the environment has {given}: start several processes with torchrun") from None
-    if launch.size > 1 and not ("MASTER_ADDR" in os.environ and "MASTER_PORT" in os.environ):
+    if not ("MASTER_ADDR" in os.environ and "MASTER_PORT" in os.environ):
         raise UsageError("WORLD_SIZE is set, MASTER_ADDR and MASTER_PORT are not: start it with torchrun")
     return launch
 

@@ -55,7 +55,10 @@ def _join(launch: Launch, device: torch.device) -> dict[str, Any]:
     if on_gpu:
         torch.cuda.set_device(device)
     try:
-        store, rank, size = next(rendezvous("env://", timeout=datetime.timedelta(minutes=5)))
+        shared, rank, size = next(rendezvous("env://", timeout=datetime.timedelta(minutes=5)))
+        # torchrun may start all processes again (--max-restarts): they must not meet those that are gone.
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        store = dist.PrefixStore(f"pmal/{attempt}", shared)  # type: ignore[attr-defined]
         dist.init_process_group(
             # What is on the CPU goes by its own way in either case: a dead NCCL peer is noticed late.
             "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
@@ -86,21 +89,21 @@ def end_rank(error: Exception, message: str, code: int) -> NoReturn:
     """
     for number in STOPPING:  # torchrun ends the others as soon as one has ended
         signal.signal(number, signal.SIG_IGN)
-    if _first_to_say(message, isinstance(error, Lost)):
+    if _first_to_say(error, message):
         print(message, file=sys.stderr)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
-def _first_to_say(message: str, consequence: bool) -> bool:
+def _first_to_say(error: Exception, message: str) -> bool:
     """Whether no other process has said this, or anything that this is a mere consequence of."""
-    if "store" not in _opened:  # before they meet, all do the same
-        return read_launch().rank == 0
+    if "store" not in _opened:  # before they meet, all processes of a machine are wrong in the same way
+        return not isinstance(error, UsageError) or os.environ.get("LOCAL_RANK", "0") == "0"
     store = _opened["store"]
     digest = hashlib.sha256(message.encode()).hexdigest()
     try:
-        if consequence and store.check(["pmal/said"]):
+        if isinstance(error, Lost) and store.check(["pmal/said"]):
             return False
         store.set("pmal/said", "1")
         return bool(store.add(f"pmal/said/{digest}", 1) == 1)

@@ -51,7 +51,8 @@ class TrainingSet:
 
 def training_set(train: Part, session: Session) -> TrainingSet:
     data, ranks = TrainingSet(train.images, train.labels(session.device), train.samples.ids), session.ranks
-    if ranks.by_first(lambda: data.digest) != data.digest:
+    own = data.digest  # by all at the same time
+    if ranks.by_first(lambda: own) != own:
         raise DataError(f"process {ranks.rank} reads other training images than process 0: copy them anew")
     return data
 

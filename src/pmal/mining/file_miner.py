@@ -141,6 +141,7 @@ def _spaces(
     with display.stage("fitting linear heads", len(z), "heads") as advance:
         for u, z_ND in enumerate(z):
             fitted.append(fit_head(z_ND, data.labels, data.num_classes, stream(options.seed, "head", u)))
+            options.ranks.copy_first([fitted[-1].weight, fitted[-1].bias])  # to the last bit
             advance(1)
     spaces = [(z_ND, head.weight, head.bias) for z_ND, head in zip(z, fitted, strict=True)]
     return check_spaces(spaces), tuple(head.accuracy for head in fitted)
