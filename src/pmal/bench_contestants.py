@@ -107,16 +107,22 @@ class Contestant:
     memory: int | None = None
     """Bytes at the most, on a GPU."""
 
-    def run_first(self, device: torch.device) -> None:
-        """What compiles is compiled then, and the memory is known."""
-        before = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
-        self.epoch()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-            self.memory = torch.cuda.max_memory_allocated(device) - before
-
 
 Maker = Callable[[], Contestant]
+
+
+def set_up(make: Maker, device: torch.device) -> Contestant:
+    """Make a contestant and run it once: what compiles is compiled then, and its memory is known."""
+    on_gpu = device.type == "cuda"
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device) if on_gpu else 0
+    contestant = make()
+    contestant.epoch()
+    if on_gpu:
+        torch.cuda.synchronize(device)
+        contestant.memory = torch.cuda.max_memory_allocated(device) - before
+    return contestant
 
 
 def plain_training(case: Case, pictures: Pixels, variant: str, plan: Plan, session: Session) -> Contestant:
