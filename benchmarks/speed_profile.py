@@ -90,7 +90,7 @@ def profile_step(case: Case, phase: str, variant: str, session: Session) -> dict
 
 
 def record(contestant: Contestant, device: torch.device) -> list[Kernel]:
-    """The kernels of an epoch; on a CPU the operations, each without those inside of it, one after another."""
+    """The kernels of an epoch; on a CPU the operations, without those inside of them, one after another."""
     on_gpu = device.type == "cuda"
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
     contestant.epoch()

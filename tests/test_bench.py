@@ -251,10 +251,10 @@ def test_the_model_answers_by_its_prototypes():
 
 def test_slow_models_are_asked_less():
     plan = PredictionPlan(images=1000, calls=500, repeats=2, seconds=2.0)
-    assert plan.fitted(0.001) == plan
-    slow = plan.fitted(0.5)
-    assert (slow.calls, slow.images) == (4, 4)
-    assert plan.fitted(60.0).calls == 3
+    assert plan.fitted(0.001, 0.001) == plan
+    slow = plan.fitted(0.5, 0.01)
+    assert (slow.calls, slow.images) == (4, 200)
+    assert plan.fitted(60.0, 60.0) == dataclasses.replace(plan, calls=3, images=1)
 
 
 def test_encoders_by_name():

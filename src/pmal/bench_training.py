@@ -81,6 +81,7 @@ def _measure_fitting(
     case: Case, variant: str, plan: Plan, limits: Limits, watch: Stopwatch, session: Session
 ) -> Trainings:
     device = session.device
+    _empty_memory(device)
     try:
         with seeded(0, device), convolutions(benchmark=device.type == "cuda"):
             return _measure(case, variant, plan, limits, watch, session)
