@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import dataclasses
 import json
+import os
 import tempfile
 import time
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ import torch
 
 from benchmarks.speed_profile import profile_step, profile_text
 from pmal import pipeline
+from pmal._runtime.devices import PRECISIONS
 from pmal._runtime.files import make_folder, write_json
 from pmal._runtime.manifest import describe_environment
 from pmal._runtime.progress import Advance, Lines
@@ -33,6 +35,7 @@ from pmal.bench_text import bench_text
 from pmal.config import Resources, RunConfig, build, merge, read_recipe
 
 RESULTS = Path(__file__).parent / "results" / "speed"
+THREAD_SETTINGS = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 PROFILED_STEPS = {"cuda": 20, "cpu": 2}
 IMAGES_PER_CLASS, KNOWN, UNKNOWN = 5000, 6, 4
 
@@ -56,7 +59,8 @@ def full_sizes(args: argparse.Namespace, device: torch.device) -> Sizes:
     sizes = choose_sizes(device, args.encoder, quick=False)
     variants = args.variants or (("captured", "compiled") if device.type == "cuda" else ("auto",))
     plan = dataclasses.replace(sizes.plan, variants=tuple(variants), repeats=args.repeats)
-    return dataclasses.replace(sizes, plan=plan)
+    cases = tuple(dataclasses.replace(case, precision=args.precision) for case in sizes.cases)
+    return dataclasses.replace(sizes, plan=plan, cases=cases)
 
 
 def winners(found: dict[str, Any]) -> dict[str, str]:
@@ -120,6 +124,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--encoder", nargs="+", default=[])
     parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS)
     parser.add_argument("--variants", nargs="+", default=[])
+    parser.add_argument("--precision", default="auto", choices=PRECISIONS)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--profile", action="store_true")
@@ -147,7 +152,8 @@ def main() -> None:
         keep=lambda found: write_json(path, found),
         enough=lambda: time.monotonic() - begin > args.seconds,
     )
-    found |= {"winners": winners(found), "profile": []}
+    settings = {name: os.environ[name] for name in THREAD_SETTINGS if name in os.environ}
+    found |= {"winners": winners(found), "profile": [], "environment": settings}
     for row in profile_all(sizes, found, session) if args.profile else ():
         found["profile"].append(row)
         write_json(path, found)

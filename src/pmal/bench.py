@@ -4,6 +4,7 @@ Everything is made up; nothing is read, downloaded or written. See docs/speed.md
 """
 
 import dataclasses
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -22,6 +23,8 @@ from pmal.encoders.registry import create_encoder
 Found = dict[str, Any]
 Job = Callable[[], Found]
 KINDS = ("training", "pmal_step", "mining", "prediction", "threads", "notes")
+BUSY = 0.5
+"""Load per core from which on a machine is shared."""
 MINING_CLASSES = (4, 20, 1000)
 PARTS = ("mining", "prediction", "training", "threads")
 """What takes longest last."""
@@ -106,10 +109,12 @@ def run_bench(
 
     keep: handed what there is so far after each measurement. enough: asked before each; True skips the rest.
     """
+    found: Found = {"manifest": describe_environment(session.device), "load": _load()}
     watch = Stopwatch.of(session.device)
     limits = measure_limits(session.device, watch)
-    found: Found = {"manifest": describe_environment(session.device), "limits": limits.describe()}
-    found |= {name: [] for name in KINDS}
+    found |= {"limits": limits.describe(), **{name: [] for name in KINDS}}
+    if found["load"] is not None and found["load"] > BUSY * (os.cpu_count() or 1):
+        found["notes"].append(f"others used the processor (load {found['load']:.1f}): only the ratios hold")
     for name, measure in _jobs(sizes, parts, limits, watch, session):
         if enough():
             found["notes"].append(f"{name}: not measured, because the time was up")
@@ -122,6 +127,11 @@ def run_bench(
             found["notes"].append(f"{name}: {(str(error) or type(error).__name__).splitlines()[0]}")
         keep(found)
     return found
+
+
+def _load() -> float | None:
+    """How many programs wanted to run, on the average of the last minute; None where nobody counts."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
 
 
 def _jobs(

@@ -50,6 +50,7 @@ class Case:
     """Per turn."""
     classes: int = 6
     channels: int = 3
+    precision: str = "auto"
 
     @property
     def images(self) -> int:
@@ -62,7 +63,8 @@ class Case:
         return ClassifierSpec(self.config(1).encoder, names, self.image_size, self.channels)
 
     def config(self, epochs: int) -> RunConfig:
-        training = {"epochs": epochs, "batch_size": self.batch_size, "learning_rate": 1e-3}
+        training: dict[str, Any] = {"epochs": epochs, "batch_size": self.batch_size, "learning_rate": 1e-3}
+        training["precision"] = self.precision
         return build(RunConfig, {"encoder": {"name": self.encoder}, "training": training})
 
     def pictures(self) -> Pixels:

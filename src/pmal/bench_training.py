@@ -159,7 +159,10 @@ def _compared(own: Row, reference: Row | None) -> Row:
 
 def _limits_used(case: Case, own: Row, limits: Limits, device: torch.device) -> Row:
     """How much of the device's limits the steps use."""
-    precision, cost = choose_precision(device, "auto"), network_cost(case.network(torch.device("cpu")))
+    precision, cost = (
+        choose_precision(device, case.precision),
+        network_cost(case.network(torch.device("cpu"))),
+    )
     flops = cost.training_flops * own["images_per_s"]
     volume = cost.training_numbers * NUMBER_BYTES[precision]
     return {
