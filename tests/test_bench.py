@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks import speed_profile
 from pmal import bench, bench_contestants, bench_timing, bench_training
 from pmal.__main__ import main
 from pmal._runtime.session import open_session
@@ -19,10 +20,10 @@ from pmal.bench_contestants import Case, Plan, plain_training, pmal_training, pr
 from pmal.bench_mining import Problem, cdist_distance
 from pmal.bench_prediction import PredictionPlan, finished_model
 from pmal.bench_reference import Pictures, ReferenceLoop, smooth_pictures
+from pmal.bench_text import bench_text
 from pmal.bench_timing import Limits, Stopwatch, in_turns, measure_limits, network_cost, quantile, spread
 from pmal.bench_training import measure_training
-from pmal.cli_bench import bench_text
-from pmal.config import EncoderConfig
+from pmal.config import EncoderConfig, Resources
 from pmal.encoders import registry
 from pmal.encoders.adapters import FeatureAdapter
 from pmal.ensemble.classifier import Classifier, ClassifierSpec
@@ -50,7 +51,7 @@ class FakeTime:
         self.pending = 0.0
 
     def work(self, *seconds, later=0.0):
-        """Takes these seconds, call by call; the device does the `later` ones on its own."""
+        """Takes these seconds, call by call, the last for good; the device takes `later` ones on its own."""
         remaining = list(seconds)
 
         def run():
@@ -164,7 +165,7 @@ def test_prototypes_are_images_of_their_class():
 
 
 def test_a_turn_is_an_epoch_of_the_loop_of_fit(monkeypatch):
-    session, plan = open_session(), Plan()
+    session, plan = open_session(Resources(device="cpu")), Plan()
     seen = []
     real = EagerStep.__call__
     monkeypatch.setattr(
@@ -191,15 +192,15 @@ def test_long_plans_are_worth_compiling_and_short_ones_are_not():
 
 
 def test_a_variant_that_the_machine_lacks_is_a_note():
-    session = open_session()
+    session = open_session(Resources(device="cpu"))
     limits = Limits({"float32": 1e12, "bfloat16": 1e12}, 1e10)
     plan = Plan(repeats=1, variants=("eager", "captured"))
     found = measure_training(TINY, plan, limits, Stopwatch.of(CPU), session)
     assert [row["variant"] for row in found.plain] == ["eager"]
     assert [row["variant"] for row in found.pmal] == ["eager"]
     assert found.notes == [
-        "small, plain captured: only a GPU can capture a step",
-        "small, pmal captured: only a GPU can capture a step",
+        "small, captured, plain: only a GPU can capture a step",
+        "small, captured, pmal: only a GPU can capture a step",
     ]
     with pytest.raises(UsageError, match="variant"):
         plain_training(TINY, TINY.pictures(), "capturd", plan, session)
@@ -217,15 +218,19 @@ def test_a_batch_too_large_is_halved(monkeypatch):
     monkeypatch.setattr(bench_training, "_measure", measure)
     limits = Limits({"float32": 1e12, "bfloat16": 1e12}, 1e10)
     case = dataclasses.replace(TINY, batch_size=16)
-    found = measure_training(case, Plan(repeats=1), limits, Stopwatch.of(CPU), open_session())
+    found = measure_training(
+        case, Plan(repeats=1), limits, Stopwatch.of(CPU), open_session(Resources(device="cpu"))
+    )
     assert tried == [16, 8, 4]
     assert found.plain[0]["batch_size"] == 4
-    assert found.notes[0] == "small: a batch of 16 does not fit into memory"
+    assert found.notes[0] == "small, auto: a batch of 16 does not fit into memory"
 
 
 def test_ratios_are_quotients_of_the_figures_beside_them():
     limits = Limits({"float32": 1e12, "bfloat16": 1e12}, 1e10)
-    [row] = measure_training(TINY, Plan(repeats=2), limits, Stopwatch.of(CPU), open_session()).plain
+    [row] = measure_training(
+        TINY, Plan(repeats=2), limits, Stopwatch.of(CPU), open_session(Resources(device="cpu"))
+    ).plain
     assert row["ratio"] == pytest.approx(row["images_per_s"] / row["reference_images_per_s"])
     assert row["share_of_peak"] == pytest.approx(row["gflops_per_image"] * 1e9 * row["images_per_s"] / 1e12)
 
@@ -246,10 +251,10 @@ def test_the_model_answers_by_its_prototypes():
 
 def test_slow_models_are_asked_less():
     plan = PredictionPlan(images=1000, calls=500, repeats=2, seconds=2.0)
-    assert plan.fitted(0.001) == plan
-    slow = plan.fitted(0.5)
-    assert (slow.calls, slow.images) == (4, 4)
-    assert plan.fitted(60.0).calls == 3
+    assert plan.fitted(0.001, 0.001) == plan
+    slow = plan.fitted(0.5, 0.01)
+    assert (slow.calls, slow.images) == (4, 200)
+    assert plan.fitted(60.0, 60.0) == dataclasses.replace(plan, calls=3, images=1)
 
 
 def test_encoders_by_name():
@@ -268,12 +273,13 @@ def test_a_part_that_fails_or_comes_too_late_leaves_the_others(monkeypatch):
         raise RuntimeError("out of luck\nand more")
 
     monkeypatch.setattr(bench, "measure_prediction", fail)
+    monkeypatch.setattr(bench, "_load", lambda: 1e6)
     sizes = dataclasses.replace(CPU_QUICK, mining=((100, 4), (100, 20)))
     kept = []
     asked = iter([False, True, False])
     found = run_bench(
         sizes,
-        open_session(),
+        open_session(Resources(device="cpu")),
         ("mining", "prediction"),
         keep=lambda found: kept.append(len(found["mining"])),
         enough=lambda: next(asked),
@@ -281,6 +287,7 @@ def test_a_part_that_fails_or_comes_too_late_leaves_the_others(monkeypatch):
     assert [row["k"] for row in found["mining"]] == [4]
     assert kept == [1, 1]
     assert found["notes"] == [
+        "others used the processor (load 1000000.0): only the ratios hold",
         "mining, 20 classes: not measured, because the time was up",
         "prediction small: out of luck",
     ]
@@ -312,7 +319,7 @@ def test_the_command(call):
     assert found["prediction"][0]["median_ms"] <= found["prediction"][0]["p99_ms"]
     assert found["limits"]["float32_tflops"] > 0
     assert found["manifest"]["libraries"]["torch"]
-    assert found["notes"] == []
+    assert all("others used the processor" in note for note in found["notes"])
     text = bench_text(found)
     for word in ("Training", "PMAL step", "Mining", "Prediction", "times reference", "small 28 px"):
         assert word in text
@@ -324,3 +331,25 @@ def test_an_unknown_encoder_is_one_line(call):
     assert code == 2
     assert error.startswith("error: ")
     assert error.count("\n") == 1
+
+
+def test_kernels_by_kind_and_what_no_kernel_covers():
+    found = speed_profile.summarize(
+        [
+            speed_profile.Kernel("sm90_xmma_fprop_implicit_gemm_bf16", 10.0, 14.0),
+            speed_profile.Kernel("triton_poi_fused_add", 13.0, 15.0),  # one second of it beside the other
+            speed_profile.Kernel("void at::native::FusedSgdMathFunctor", 18.0, 20.0),
+        ]
+    )
+    assert found["microseconds"] == 10.0
+    assert found["idle"] == pytest.approx(0.3)
+    assert found["kinds"] == pytest.approx({"convolution": 0.4, "elementwise": 0.2, "optimizer": 0.2})
+    assert found["top"][0]["name"] == "sm90_xmma_fprop_implicit_gemm_bf16"
+
+
+def test_a_step_on_the_cpu_is_mostly_convolutions():
+    case = Case("oscri", 32, 8, steps=1)
+    found = speed_profile.profile_step(case, "pmal", "auto", open_session(Resources(device="cpu")))
+    assert max(found["kinds"], key=found["kinds"].get) == "convolution"
+    assert 0 <= found["idle"] < 0.01
+    assert sum(found["kinds"].values()) == pytest.approx(1.0)

@@ -36,6 +36,7 @@ SHELLS = {
     "bench_mining",
     "bench_prediction",
     "bench_reference",
+    "bench_text",
     "bench_timing",
     "bench_training",
     "cli",

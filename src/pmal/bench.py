@@ -4,6 +4,7 @@ Everything is made up; nothing is read, downloaded or written. See docs/speed.md
 """
 
 import dataclasses
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -21,8 +22,12 @@ from pmal.encoders.registry import create_encoder
 
 Found = dict[str, Any]
 Job = Callable[[], Found]
+KINDS = ("training", "pmal_step", "mining", "prediction", "threads", "notes")
+BUSY = 0.5
+"""Load per core from which on a machine is shared."""
 MINING_CLASSES = (4, 20, 1000)
-PARTS = ("training", "mining", "prediction", "threads")
+PARTS = ("mining", "prediction", "training", "threads")
+"""What takes longest last."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,9 +53,9 @@ class Sizes:
 
 GPU = Sizes(
     cases=(
-        Case("oscri", 32, 128, steps=400),
-        Case("wide_resnet", 32, 128, steps=100),
-        Case("resnet50", 224, 256, steps=8, classes=100),
+        Case("oscri", 32, 128, steps=200),
+        Case("wide_resnet", 32, 128, steps=50),
+        Case("resnet50", 224, 256, steps=5, classes=100),
     ),
     plan=Plan(),
     mining=tuple((50_000, k) for k in MINING_CLASSES),
@@ -104,10 +109,12 @@ def run_bench(
 
     keep: handed what there is so far after each measurement. enough: asked before each; True skips the rest.
     """
+    found: Found = {"manifest": describe_environment(session.device), "load": _load()}
     watch = Stopwatch.of(session.device)
     limits = measure_limits(session.device, watch)
-    found: Found = {"manifest": describe_environment(session.device), "limits": limits.describe()}
-    found |= {name: [] for name in ("training", "pmal_step", "mining", "prediction", "threads", "notes")}
+    found |= {"limits": limits.describe(), **{name: [] for name in KINDS}}
+    if found["load"] is not None and found["load"] > BUSY * (os.cpu_count() or 1):
+        found["notes"].append(f"others used the processor (load {found['load']:.1f}): only the ratios hold")
     for name, measure in _jobs(sizes, parts, limits, watch, session):
         if enough():
             found["notes"].append(f"{name}: not measured, because the time was up")
@@ -122,20 +129,25 @@ def run_bench(
     return found
 
 
+def _load() -> float | None:
+    """How many programs wanted to run, on the average of the last minute; None where nobody counts."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+
+
 def _jobs(
     sizes: Sizes, parts: Sequence[str], limits: Limits, watch: Stopwatch, session: Session
 ) -> list[tuple[str, Job]]:
     """Names of the measurements, and what makes their rows, by kind."""
     at, jobs = (limits, watch, session), dict[str, list[tuple[str, Job]]]()
-    jobs["training"] = [
-        (f"training {case.encoder}", partial(_training, case, sizes.plan, *at)) for case in sizes.cases
-    ]
     jobs["mining"] = [
         (f"mining, {k} classes", partial(_mining, n, k, sizes.mining_repeats, *at)) for n, k in sizes.mining
     ]
     jobs["prediction"] = [
         (f"prediction {case.encoder}", partial(_prediction, case, sizes.prediction, *at))
         for case in sizes.cases
+    ]
+    jobs["training"] = [
+        (f"training {case.encoder}", partial(_training, case, sizes.plan, *at)) for case in sizes.cases
     ]
     jobs["threads"] = [("threads", partial(_threads, sizes, watch, session))]
     return [job for part in PARTS if part in parts for job in jobs[part]]

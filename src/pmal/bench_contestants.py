@@ -50,6 +50,7 @@ class Case:
     """Per turn."""
     classes: int = 6
     channels: int = 3
+    precision: str = "auto"
 
     @property
     def images(self) -> int:
@@ -62,7 +63,8 @@ class Case:
         return ClassifierSpec(self.config(1).encoder, names, self.image_size, self.channels)
 
     def config(self, epochs: int) -> RunConfig:
-        training = {"epochs": epochs, "batch_size": self.batch_size, "learning_rate": 1e-3}
+        training: dict[str, Any] = {"epochs": epochs, "batch_size": self.batch_size, "learning_rate": 1e-3}
+        training["precision"] = self.precision
         return build(RunConfig, {"encoder": {"name": self.encoder}, "training": training})
 
     def pictures(self) -> Pixels:
@@ -107,16 +109,22 @@ class Contestant:
     memory: int | None = None
     """Bytes at the most, on a GPU."""
 
-    def run_first(self, device: torch.device) -> None:
-        """What compiles is compiled then, and the memory is known."""
-        before = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
-        self.epoch()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-            self.memory = torch.cuda.max_memory_allocated(device) - before
-
 
 Maker = Callable[[], Contestant]
+
+
+def set_up(make: Maker, device: torch.device) -> Contestant:
+    """Make a contestant and run it once: what compiles is compiled then, and its memory is known."""
+    on_gpu = device.type == "cuda"
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device) if on_gpu else 0
+    contestant = make()
+    contestant.epoch()
+    if on_gpu:
+        torch.cuda.synchronize(device)
+        contestant.memory = torch.cuda.max_memory_allocated(device) - before
+    return contestant
 
 
 def plain_training(case: Case, pictures: Pixels, variant: str, plan: Plan, session: Session) -> Contestant:

@@ -42,9 +42,9 @@ class PredictionPlan:
     bank: int = 20_000
     """Training embeddings of the model."""
 
-    def fitted(self, once: float) -> "PredictionPlan":
-        """The plan for a model that takes so many seconds for one image."""
-        calls, images = (max(FEWEST, int(self.seconds / once)), max(1, int(self.seconds / once)))
+    def fitted(self, one: float, each: float) -> "PredictionPlan":
+        """The plan for a model that takes so many seconds for one image, and for each of a batch."""
+        calls, images = max(FEWEST, int(self.seconds / one)), max(1, int(self.seconds / each))
         return dataclasses.replace(self, calls=min(self.calls, calls), images=min(self.images, images))
 
 
@@ -66,10 +66,11 @@ def measure_prediction(
     device, model = session.device, finished_model(case, plan.bank, session.device)
     pictures = case.pictures()
     pixels = torch.from_numpy(pictures).permute(0, 3, 1, 2).contiguous()
-    one = partial(model.answer, pixels[:1])
-    plan = plan.fitted(min(watch.seconds(one) for _ in range(FEWEST)))
+    one, batch = pixels[:1], pixels[: case.batch_size]
+    seconds = [min(watch.seconds(partial(model.answer, x)) for _ in range(FEWEST)) for x in (one, batch)]
+    plan = plan.fitted(seconds[0], seconds[1] / len(batch))
     loop = ReferenceLoop(case.spec, pictures, [0] * plan.images, case.batch_size, device)
-    ones = _works(model, pixels[:1], loop.answerer())
+    ones = _works(model, one, loop.answerer())
     many = _works(model, pixels[torch.arange(plan.images) % len(pixels)], loop.tester())
     warmup = max(FEWEST, plan.calls // 5)
     total = len(ones) * (plan.calls + warmup) + len(many) * (plan.repeats + 1)

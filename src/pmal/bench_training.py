@@ -22,6 +22,7 @@ from pmal.bench_contestants import (
     plain_training,
     pmal_training,
     reference_training,
+    set_up,
 )
 from pmal.bench_timing import Limits, Stopwatch, Work, in_turns, network_cost, spread
 from pmal.errors import UsageError
@@ -41,20 +42,18 @@ class Trainings:
 
 
 def measure_training(case: Case, plan: Plan, limits: Limits, watch: Stopwatch, session: Session) -> Trainings:
-    """Rows of our steps and of the PMAL steps. A batch too large for the memory is halved."""
-    device = session.device
-    try:
-        with seeded(0, device), convolutions(benchmark=device.type == "cuda"):
-            return _measure(case, plan, limits, watch, session)
-    except torch.OutOfMemoryError:
-        if case.batch_size <= SMALLEST_BATCH:
-            raise
-    finally:
-        _empty_memory(device)
-    smaller = dataclasses.replace(case, batch_size=case.batch_size // 2)
-    found = measure_training(smaller, plan, limits, watch, session)
-    note = f"{case.encoder}: a batch of {case.batch_size} does not fit into memory"
-    return dataclasses.replace(found, notes=[note, *found.notes])
+    """A row of our step and one of the PMAL step for every variant.
+
+    Variants do not meet each other, because not all networks together would fit into memory; each meets the
+    reference. A batch too large for the memory even so is halved.
+    """
+    found = Trainings([], [], [])
+    for variant in plan.variants:
+        measured = _measure_fitting(case, variant, plan, limits, watch, session)
+        found.plain.extend(measured.plain)
+        found.pmal.extend(measured.pmal)
+        found.notes.extend(measured.notes)
+    return found
 
 
 def measure_threads(case: Case, plan: Plan, watch: Stopwatch, session: Session) -> list[Row]:
@@ -78,48 +77,58 @@ def measure_threads(case: Case, plan: Plan, watch: Stopwatch, session: Session) 
     return [case.describe() | {"threads": int(n)} | _speed(contestant, taken) for n, taken in seconds.items()]
 
 
-def _measure(case: Case, plan: Plan, limits: Limits, watch: Stopwatch, session: Session) -> Trainings:
-    makers = _makers(case, plan, session)
-    with _stage(f"training {case.encoder}", plan.turns, makers, session) as advance:
-        field, notes = _set_up(makers, session.device)
+def _measure_fitting(
+    case: Case, variant: str, plan: Plan, limits: Limits, watch: Stopwatch, session: Session
+) -> Trainings:
+    device = session.device
+    _empty_memory(device)
+    try:
+        with seeded(0, device), convolutions(benchmark=device.type == "cuda"):
+            return _measure(case, variant, plan, limits, watch, session)
+    except torch.OutOfMemoryError:
+        if case.batch_size <= SMALLEST_BATCH:
+            raise
+    finally:
+        _empty_memory(device)
+    smaller = dataclasses.replace(case, batch_size=case.batch_size // 2)
+    found = _measure_fitting(smaller, variant, plan, limits, watch, session)
+    note = f"{case.encoder}, {variant}: a batch of {case.batch_size} does not fit into memory"
+    return dataclasses.replace(found, notes=[note, *found.notes])
+
+
+def _measure(
+    case: Case, variant: str, plan: Plan, limits: Limits, watch: Stopwatch, session: Session
+) -> Trainings:
+    pictures = case.pictures()
+    makers: dict[str, Maker] = {
+        "plain": partial(plain_training, case, pictures, variant, plan, session),
+        "pmal": partial(pmal_training, case, pictures, variant, plan, session),
+        "reference": partial(reference_training, case, pictures, session.device),
+    }
+    with _stage(f"training {case.encoder}, {variant}", plan.turns, makers, session) as advance:
+        field, notes = _gather(makers, session.device)
         advance(len(makers))
         works = {name: contestant.epoch for name, contestant in field.items()}
         # Each has run once already, by itself.
         seconds = in_turns(works, watch, warmup=plan.warmup - 1, repeats=plan.repeats, advance=advance)
     speeds = {name: _speed(contestant, seconds[name]) for name, contestant in field.items()}
-    plain, learning = [], []
-    for variant in plan.variants:
-        about = case.describe() | {"variant": variant}
-        if (own := speeds.get(f"plain {variant}")) is None:
-            continue
+    found = Trainings([], [], [f"{case.encoder}, {variant}, {note}" for note in notes])
+    about = case.describe() | {"variant": variant}
+    if (own := speeds.get("plain")) is not None:
         rates = _compared(own, speeds.get("reference")) | _limits_used(case, own, limits, session.device)
-        plain.append(about | own | rates)
-        if (joint := speeds.get(f"pmal {variant}")) is not None:
-            cost = own["images_per_s"] / joint["images_per_s"]
-            prototypes = field[f"pmal {variant}"].prototypes
-            learning.append(about | {"prototypes": prototypes} | joint | {"cost_per_image": cost})
-    return Trainings(plain, learning, [f"{case.encoder}, {note}" for note in notes])
+        found.plain.append(about | own | rates)
+        if (joint := speeds.get("pmal")) is not None:
+            cost, count = own["images_per_s"] / joint["images_per_s"], field["pmal"].prototypes
+            found.pmal.append(about | {"prototypes": count} | joint | {"cost_per_image": cost})
+    return found
 
 
-def _makers(case: Case, plan: Plan, session: Session) -> dict[str, Maker]:
-    pictures, makers = case.pictures(), dict[str, Maker]()
-    for variant in plan.variants:
-        makers[f"plain {variant}"] = partial(plain_training, case, pictures, variant, plan, session)
-        makers[f"pmal {variant}"] = partial(pmal_training, case, pictures, variant, plan, session)
-    makers["reference"] = partial(reference_training, case, pictures, session.device)
-    return makers
-
-
-def _set_up(makers: dict[str, Maker], device: torch.device) -> tuple[dict[str, Contestant], list[str]]:
+def _gather(makers: dict[str, Maker], device: torch.device) -> tuple[dict[str, Contestant], list[str]]:
     """Everybody who can take part, after a first run; and notes of who cannot."""
     field, notes = {}, []
     for name, make in makers.items():
         try:
-            if device.type == "cuda":
-                torch.cuda.reset_peak_memory_stats(device)
-            contestant = make()
-            contestant.run_first(device)
-            field[name] = contestant
+            field[name] = set_up(make, device)
         except torch.OutOfMemoryError:
             raise
         except (UsageError, RuntimeError) as error:
@@ -150,7 +159,10 @@ def _compared(own: Row, reference: Row | None) -> Row:
 
 def _limits_used(case: Case, own: Row, limits: Limits, device: torch.device) -> Row:
     """How much of the device's limits the steps use."""
-    precision, cost = choose_precision(device, "auto"), network_cost(case.network(torch.device("cpu")))
+    precision, cost = (
+        choose_precision(device, case.precision),
+        network_cost(case.network(torch.device("cpu"))),
+    )
     flops = cost.training_flops * own["images_per_s"]
     volume = cost.training_numbers * NUMBER_BYTES[precision]
     return {

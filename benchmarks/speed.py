@@ -1,0 +1,168 @@
+"""Speed at full size, with every variant of a step: python -m benchmarks.speed --name h200
+
+    --profile             also where the time of a step goes, kernel by kernel
+    --fit EPOCHS          only a complete `pmal fit`, on made-up images like a split of CIFAR-10, by stage
+    --seconds 280         what has not begun by then is left out, and said so
+    --encoder oscri --parts training --variants captured compiled eager
+
+Writes benchmarks/results/speed/NAME.json after each measurement. `pmal bench` measures the same, in short.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.speed_profile import profile_step, profile_text
+from pmal import pipeline
+from pmal._runtime.devices import PRECISIONS
+from pmal._runtime.files import make_folder, write_json
+from pmal._runtime.manifest import describe_environment
+from pmal._runtime.progress import Advance, Lines
+from pmal._runtime.session import Session, open_session
+from pmal.bench import PARTS, Sizes, choose_sizes, run_bench
+from pmal.bench_reference import smooth_pictures
+from pmal.bench_text import bench_text
+from pmal.config import Resources, RunConfig, build, merge, read_recipe
+
+RESULTS = Path(__file__).parent / "results" / "speed"
+THREAD_SETTINGS = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+PROFILED_STEPS = {"cuda": 20, "cpu": 2}
+IMAGES_PER_CLASS, KNOWN, UNKNOWN = 5000, 6, 4
+
+
+class StageClock(Lines):
+    """Plain lines, and how long each stage took."""
+
+    def __init__(self) -> None:
+        super().__init__(every=20.0)
+        self.seconds: dict[str, float] = {}
+
+    @contextlib.contextmanager
+    def stage(self, name: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:
+        begin = time.perf_counter()
+        with super().stage(name, total, unit, done) as advance:
+            yield advance
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - begin
+
+
+def full_sizes(args: argparse.Namespace, device: torch.device) -> Sizes:
+    sizes = choose_sizes(device, args.encoder, quick=False)
+    variants = args.variants or (("captured", "compiled") if device.type == "cuda" else ("auto",))
+    plan = dataclasses.replace(sizes.plan, variants=tuple(variants), repeats=args.repeats)
+    cases = tuple(dataclasses.replace(case, precision=args.precision) for case in sizes.cases)
+    return dataclasses.replace(sizes, plan=plan, cases=cases)
+
+
+def winners(found: dict[str, Any]) -> dict[str, str]:
+    """The fastest variant of each encoder's step."""
+    best: dict[str, Any] = {}
+    for row in found["training"]:
+        if row["images_per_s"] > best.get(row["encoder"], {"images_per_s": 0.0})["images_per_s"]:
+            best[row["encoder"]] = row
+    return {encoder: row["variant"] for encoder, row in best.items()}
+
+
+def profile_all(sizes: Sizes, found: dict[str, Any], session: Session) -> Iterator[dict[str, Any]]:
+    """Both phases of every encoder, in its fastest variant."""
+    steps = PROFILED_STEPS[session.device.type]
+    for case in sizes.cases:
+        variant = winners(found).get(case.encoder, "auto")
+        for phase in ("plain", "pmal"):
+            yield profile_step(dataclasses.replace(case, steps=steps), phase, variant, session)
+
+
+def made_up_cifar(path: Path, per_class: int) -> Path:
+    """Ten classes of blurred 32 px pictures, each with a color and a stripe of its own, to be learned."""
+    classes = KNOWN + UNKNOWN
+    parts = {}
+    for name, count in (("train", per_class), ("test", per_class // 5)):
+        labels = np.repeat(np.arange(classes), count)
+        pictures = smooth_pictures(len(labels), 32, 3, seed=count).astype(np.int16)
+        style = np.random.default_rng(0).integers(-60, 60, (classes, 1, 1, 3))
+        pictures += style[labels].astype(np.int16)
+        for label in range(classes):
+            pictures[labels == label, 3 * label : 3 * label + 2] += 40
+        parts |= {f"x_{name}": pictures.clip(0, 255).astype(np.uint8), f"y_{name}": labels}
+    np.savez(path, **parts)
+    return path
+
+
+def time_fit(epochs: int, per_class: int, device: str) -> dict[str, Any]:
+    """A complete run: 2 + 1 trainings of OSCRI, mining, calibration and evaluation."""
+    clock = StageClock()
+    with tempfile.TemporaryDirectory() as folder:
+        data = {"family": "random", "num_known": KNOWN}
+        data["source"] = str(made_up_cifar(Path(folder) / "cifar.npz", per_class))
+        chosen = {"data": data, "training": {"epochs": epochs}}
+        config = build(RunConfig, merge(read_recipe("strong"), chosen))
+        session = open_session(Resources(device=device), clock)
+        begin = time.perf_counter()
+        metrics = pipeline.fit(config, Path(folder) / "run", session)
+        seconds = time.perf_counter() - begin
+    images = KNOWN * per_class
+    about = {"encoder": config.encoder.name, "epochs": epochs, "trainings": 3, "training_images": images}
+    accuracy = metrics["accuracy"]["value"]
+    return {"fit": {**about, "seconds": seconds, "stages": clock.seconds, "accuracy": accuracy}}
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--name", help="of the result's file; default: the device's type")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--encoder", nargs="+", default=[])
+    parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS)
+    parser.add_argument("--variants", nargs="+", default=[])
+    parser.add_argument("--precision", default="auto", choices=PRECISIONS)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--fit", type=int, metavar="EPOCHS")
+    parser.add_argument("--per-class", type=int, default=IMAGES_PER_CLASS, help="training images, for --fit")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    return parser.parse_args()
+
+
+def main() -> None:
+    args, begin = parse_arguments(), time.monotonic()
+    session = open_session(Resources(device=args.device), Lines(every=20.0))
+    path = make_folder(args.out) / f"{args.name or session.device.type}.json"
+    if args.fit:
+        found = time_fit(args.fit, args.per_class, args.device)
+        found["manifest"] = describe_environment(session.device)
+        write_json(path, found)
+        print(json.dumps(found["fit"], indent=2))
+        return
+    sizes = full_sizes(args, session.device)
+    found = run_bench(
+        sizes,
+        session,
+        args.parts,
+        keep=lambda found: write_json(path, found),
+        enough=lambda: time.monotonic() - begin > args.seconds,
+    )
+    settings = {name: os.environ[name] for name in THREAD_SETTINGS if name in os.environ}
+    found |= {"winners": winners(found), "profile": [], "environment": settings}
+    for row in profile_all(sizes, found, session) if args.profile else ():
+        found["profile"].append(row)
+        write_json(path, found)
+        print(profile_text(row), flush=True)
+    found["seconds"] = time.monotonic() - begin
+    write_json(path, found)
+    print(bench_text(found))
+    print(f"fastest steps: {found['winners']}; {found['seconds']:.0f} s in all; {path}")
+
+
+if __name__ == "__main__":
+    main()
