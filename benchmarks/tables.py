@@ -124,6 +124,24 @@ def combined_table() -> str:
     return "\n".join(lines + [f"| {name.replace('+', ', ')} | {100 * means[name]:.1f} |" for name in best])
 
 
+def prototypes_table() -> str:
+    """The distance with more prototypes at inference than in training."""
+    groups = defaultdict(list)
+    for file in sorted((RESULTS / "prototypes").glob("*.json")):
+        result = read_json(file)
+        for row in result["rows"]:
+            groups[result["about"]["source"], row["per_class"]].append(row)
+    kinds = ("point-to-set", "nearest", "neighbors")
+    lines = [
+        f"| data, runs | prototypes per class | AUROC {' | AUROC '.join(kinds)} |",
+        "|---|---|---|---|---|",
+    ]
+    for (source, count), rows in sorted(groups.items()):
+        means = " | ".join(f"{100 * statistics.mean(row[kind] for row in rows):.1f}" for kind in kinds)
+        lines.append(f"| {source}, {len(rows)} | {count} | {means} |")
+    return "\n".join(lines)
+
+
 def precomputed_table() -> str:
     """The estimator on vectors."""
     result = read_json(RESULTS / "precomputed" / "cpu.json")
@@ -167,6 +185,7 @@ TABLES = {
     "mining": mining_table,
     "search": search_table,
     "combined": combined_table,
+    "prototypes": prototypes_table,
     "precomputed": precomputed_table,
     "new class": new_class_table,
 }
