@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import signal
+import types
 
 import numpy as np
 import pytest
@@ -283,3 +284,18 @@ def test_a_result_belongs_to_the_pixels_it_was_trained_on(data):
     other = TrainingSet(ResidentImages(changed, CPU), data.labels, data.ids)
     same_again = TrainingSet(ResidentImages(data.images.images.clone(), CPU), data.labels, data.ids)
     assert other.digest != data.digest == same_again.digest
+
+
+def test_the_speed_of_an_epoch_is_that_of_steps_that_are_done(data, tmp_path, monkeypatch):
+    """A GPU has steps before it when the host has handed out the last one."""
+    now, log, check_losses = 0.0, [], training._Loop.check_losses
+
+    def wait(loop):
+        nonlocal now
+        now += 8.0
+        check_losses(loop)
+
+    monkeypatch.setattr(training, "time", types.SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(training._Loop, "check_losses", wait)
+    run(data, tmp_path, log=log)
+    assert [event["images_per_s"] for event in log if "epoch" in event] == [64 / 8] * CONFIG.epochs

@@ -154,6 +154,7 @@ class _Loop:
             self.run_step(positions, images, labels_B)
             advance(self.batch_size)
             if self.step % self.steps_per_epoch == 0:
+                self.check_losses()  # waits for the device: the speed is that of steps that are done
                 self.close_epoch((self.step - first) * self.batch_size / (time.monotonic() - start))
             if self.step % STOP_CHECK_STEPS[self.device.type] == 0 or self.step % self.steps_per_epoch == 0:
                 self.stop_if_asked(stop)
@@ -171,7 +172,6 @@ class _Loop:
 
     def close_epoch(self, images_per_s: float) -> None:
         """Log the epoch, before a checkpoint may put it behind us."""
-        self.check_losses()
         self.session.log(
             stage=self.name,
             epoch=self.step // self.steps_per_epoch,
