@@ -2,6 +2,7 @@
 
     --profile             also where the time of a step goes, kernel by kernel
     --fit EPOCHS          only a complete `pmal fit`, on made-up images like a split of CIFAR-10, by stage
+    --cpu-time            by the time of this process alone: one CPU thread, on a machine that others use
     --seconds 280         what has not begun by then is left out, and said so
     --encoder oscri --parts training --variants captured compiled eager
 
@@ -32,7 +33,9 @@ from pmal._runtime.session import Session, open_session
 from pmal.bench import PARTS, Sizes, choose_sizes, run_bench
 from pmal.bench_reference import smooth_pictures
 from pmal.bench_text import bench_text
+from pmal.bench_timing import Stopwatch
 from pmal.config import Resources, RunConfig, build, merge, read_recipe
+from pmal.errors import UsageError
 
 RESULTS = Path(__file__).parent / "results" / "speed"
 THREAD_SETTINGS = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
@@ -61,6 +64,13 @@ def full_sizes(args: argparse.Namespace, device: torch.device) -> Sizes:
     plan = dataclasses.replace(sizes.plan, variants=tuple(variants), repeats=args.repeats)
     cases = tuple(dataclasses.replace(case, precision=args.precision) for case in sizes.cases)
     return dataclasses.replace(sizes, plan=plan, cases=cases)
+
+
+def own_time(device: torch.device) -> Stopwatch:
+    """What this process alone used of the processor: with one thread, the time of a machine to itself."""
+    if device.type != "cpu" or torch.get_num_threads() > 1:
+        raise UsageError("--cpu-time measures one CPU thread: set OMP_NUM_THREADS=1 and --device cpu")
+    return dataclasses.replace(Stopwatch.of(device), clock=time.process_time)
 
 
 def winners(found: dict[str, Any]) -> dict[str, str]:
@@ -127,9 +137,11 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--precision", default="auto", choices=PRECISIONS)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("--cpu-time", action="store_true", help="of this process, where others are running")
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--fit", type=int, metavar="EPOCHS")
     parser.add_argument("--per-class", type=int, default=IMAGES_PER_CLASS, help="training images, for --fit")
+    parser.add_argument("--note", default="", help="what a reader must know, such as other load")
     parser.add_argument("--out", type=Path, default=RESULTS)
     return parser.parse_args()
 
@@ -151,9 +163,11 @@ def main() -> None:
         args.parts,
         keep=lambda found: write_json(path, found),
         enough=lambda: time.monotonic() - begin > args.seconds,
+        watch=own_time(session.device) if args.cpu_time else None,
     )
     settings = {name: os.environ[name] for name in THREAD_SETTINGS if name in os.environ}
-    found |= {"winners": winners(found), "profile": [], "environment": settings}
+    found["clock"] = "time of this process" if args.cpu_time else "wall"
+    found |= {"winners": winners(found), "profile": [], "environment": settings, "note": args.note}
     for row in profile_all(sizes, found, session) if args.profile else ():
         found["profile"].append(row)
         write_json(path, found)

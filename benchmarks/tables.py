@@ -179,6 +179,126 @@ def new_class_table() -> str:
     return "\n".join(lines)
 
 
+def speed_files() -> list[tuple[str, dict]]:
+    """What benchmarks/speed.py wrote, with the name of the hardware."""
+    found = []
+    for file in sorted((RESULTS / "speed").glob("*.json")):
+        result = read_json(file)
+        hardware = result["manifest"]["hardware"]
+        threads = f"{hardware.get('threads')} CPU thread{'s' * (hardware.get('threads') != 1)}"
+        found.append((hardware.get("gpu") or threads, result))
+    return found
+
+
+def speed_table() -> str:
+    """Training steps beside the plain loop, and the PMAL step."""
+    lines = [
+        "| hardware | network, batch | step | images/s | times the plain loop | TFLOP/s, of products "
+        "| of copy | GiB | PMAL step, images/s | cost per image |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name, result in speed_files():
+        joint = {(row["encoder"], row["variant"]): row for row in result.get("pmal_step", [])}
+        for row in result.get("training", []):
+            other = joint.get((row["encoder"], row["variant"]))
+            pmal = f"{rounded(other['images_per_s'])} | {other['cost_per_image']:.2f}" if other else " | "
+            memory = "" if row["memory_gib"] is None else f"{row['memory_gib']:.1f}"
+            times = "" if row["ratio"] is None else f"{row['ratio']:.2f}"
+            lines.append(
+                f"| {name} | {row['encoder']} {row['image_size']} px, {row['batch_size']} "
+                f"| {row['variant']}, {row['precision']} | {rounded(row['images_per_s'])} | {times} "
+                f"| {row['tflops']:.3g}, {100 * row['share_of_peak']:.0f} % "
+                f"| {100 * row['share_of_bandwidth']:.0f} % | {memory} | {pmal} |"
+            )
+    return "\n".join(lines)
+
+
+def speed_prediction_table() -> str:
+    """Answers of a finished model."""
+    lines = [
+        "| hardware | network | one image, median / 99 % in ms | network alone | plain loop | images/s "
+        "| network alone | plain loop |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name, result in speed_files():
+        for row in result.get("prediction", []):
+            kinds = ("", "network_", "reference_")
+            latency = [
+                " / ".join(rounded(row[f"{kind}{part}_ms"]) for part in ("median", "p99")) for kind in kinds
+            ]
+            speed = [rounded(row[f"{kind}images_per_s"]) for kind in kinds]
+            cells = " | ".join(latency + speed)
+            lines.append(f"| {name} | {row['encoder']} {row['image_size']} px | {cells} |")
+    return "\n".join(lines)
+
+
+def speed_mining_table() -> str:
+    """Mining, in the same runs."""
+    lines = ["| hardware | N | K | precision | Gpairs/s | times torch.cdist |", "|---|---|---|---|---|---|"]
+    for name, result in speed_files():
+        for row in result.get("mining", []):
+            figures = f"{row['gpairs_per_s']:.3g} | {row['ratio']:.2f}"
+            lines.append(f"| {name} | {row['n']:,} | {row['k']} | {row['precision']} | {figures} |")
+    return "\n".join(lines)
+
+
+def speed_threads_table() -> str:
+    """One CPU thread and more, on a machine to oneself and on one that is shared."""
+    lines = ["| machine | threads wait | network, batch | threads | images/s |", "|---|---|---|---|---|"]
+    for _, result in speed_files():
+        waiting = result.get("environment", {}).get("OMP_WAIT_POLICY", "spinning (default)").lower()
+        for row in result.get("threads", []):
+            network = f"{row['encoder']} {row['image_size']} px, {row['batch_size']}"
+            figures = f"{row['threads']} | {rounded(row['images_per_s'])}"
+            lines.append(f"| {result['note']} | {waiting} | {network} | {figures} |")
+    return "\n".join(lines)
+
+
+def speed_profile_table() -> str:
+    """Where the time of a step goes."""
+    kinds = (
+        "convolution",
+        "batch norm",
+        "elementwise",
+        "optimizer",
+        "copy",
+        "layout",
+        "matrix product",
+        "other",
+    )
+    lines = [
+        f"| hardware | network, batch | phase, step | ms per step | {' | '.join(kinds)} | idle |",
+        f"|{'---|' * (5 + len(kinds))}",
+    ]
+    for name, result in speed_files():
+        for row in result.get("profile", []):
+            shares = [*(row["kinds"].get(kind, 0.0) for kind in kinds), row["idle"]]
+            cells = " | ".join(f"{100 * share:.0f}" for share in shares)
+            network = f"{row['encoder']} {row['image_size']} px, {row['batch_size']}"
+            milliseconds = rounded(row["microseconds_per_step"] / 1e3)
+            lines.append(
+                f"| {name} | {network} | {row['phase']}, {row['variant']} | {milliseconds} | {cells} |"
+            )
+    return "\n".join(lines)
+
+
+def speed_fit_table() -> str:
+    """A complete run, by stage."""
+    lines = ["| hardware | trainings x epochs x images | seconds | by stage |", "|---|---|---|---|"]
+    for name, result in speed_files():
+        if "fit" in result:
+            fit = result["fit"]
+            stages = ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in fit["stages"].items())
+            size = f"{fit['encoder']}, {fit['trainings']} x {fit['epochs']} x {fit['training_images']:,}"
+            lines.append(f"| {name} | {size} | {fit['seconds']:.0f} | {stages} |")
+    return "\n".join(lines)
+
+
+def rounded(value: float) -> str:
+    """Three digits of small figures, whole numbers of large ones."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 TABLES = {
     "methods": open_set_table,
     "quality": quality_table,
@@ -188,6 +308,12 @@ TABLES = {
     "prototypes": prototypes_table,
     "precomputed": precomputed_table,
     "new class": new_class_table,
+    "speed": speed_table,
+    "speed prediction": speed_prediction_table,
+    "speed mining": speed_mining_table,
+    "speed threads": speed_threads_table,
+    "speed profile": speed_profile_table,
+    "speed fit": speed_fit_table,
 }
 
 

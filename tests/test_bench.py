@@ -1,6 +1,7 @@
 """Timing by a clock of our own, what is counted against small sums by hand, and the command itself."""
 
 import dataclasses
+import itertools
 import json
 import signal
 import sys
@@ -274,6 +275,8 @@ def test_a_part_that_fails_or_comes_too_late_leaves_the_others(monkeypatch):
 
     monkeypatch.setattr(bench, "measure_prediction", fail)
     monkeypatch.setattr(bench, "_load", lambda: 1e6)
+    ticks = itertools.count()
+    watch = Stopwatch(lambda: None, lambda: float(next(ticks)))  # every work takes a second
     sizes = dataclasses.replace(CPU_QUICK, mining=((100, 4), (100, 20)))
     kept = []
     asked = iter([False, True, False])
@@ -283,8 +286,9 @@ def test_a_part_that_fails_or_comes_too_late_leaves_the_others(monkeypatch):
         ("mining", "prediction"),
         keep=lambda found: kept.append(len(found["mining"])),
         enough=lambda: next(asked),
+        watch=watch,
     )
-    assert [row["k"] for row in found["mining"]] == [4]
+    assert [(row["k"], row["gpairs_per_s"], row["ratio"]) for row in found["mining"]] == [(4, 1e-5, 1.0)]
     assert kept == [1, 1]
     assert found["notes"] == [
         "others used the processor (load 1000000.0): only the ratios hold",
