@@ -18,7 +18,7 @@ def environment(rank, size, port):
     return {**os.environ, "OMP_NUM_THREADS": "1", **{k: str(v) for k, v in {**about, **where}.items()}}
 
 
-def run_processes(*words, size=2, timeout=60, folders=(None, None)):
+def run_processes(*words, size=2, timeout=240, folders=(None, None)):
     """`python WORDS` in every process, in its own folder, to its end: one that hangs fails the test."""
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=30))
     command = [sys.executable, *map(str, words)]
