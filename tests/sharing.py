@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from pmal._runtime.progress import Silent
 from pmal._runtime.session import Session
-from pmal._runtime.torchrun import open_ranks
+from pmal._runtime.torchrun import finish_rank, open_ranks
 from pmal.config import (
     DataConfig,
     EncoderConfig,
@@ -188,3 +188,4 @@ if __name__ == "__main__":
     for name, tensors in everything(ranks, out).items():
         plain = {key: value.contiguous().clone() for key, value in tensors.items()}
         save_file(plain, out / f"{name}.{ranks.rank}.safetensors")
+    finish_rank(0)

@@ -18,6 +18,12 @@ def main() -> None:
             stream.reconfigure(errors="replace")
     try:
         app()
+    except SystemExit as ended:
+        if not is_alone():
+            from pmal._runtime.torchrun import finish_rank
+
+            finish_rank(int(ended.code or 0))
+        raise
     except PmalError as error:
         _end(error, f"error: {error}", error.exit_code)
     except OSError as error:
@@ -32,9 +38,9 @@ def main() -> None:
 
 def _end(error: Exception, message: str, code: int) -> NoReturn:
     if not is_alone():  # the other processes must not wait for this one
-        from pmal._runtime.torchrun import end_rank
+        from pmal._runtime.torchrun import fail_rank
 
-        end_rank(error, message, code)
+        fail_rank(error, message, code)
     print(message, file=sys.stderr)
     sys.exit(code)
 

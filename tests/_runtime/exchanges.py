@@ -6,7 +6,7 @@ import sys
 import torch
 
 from pmal._runtime.ranks import RankGroup
-from pmal._runtime.torchrun import open_ranks
+from pmal._runtime.torchrun import finish_rank, open_ranks
 from pmal.errors import DataError
 
 
@@ -62,3 +62,4 @@ if __name__ == "__main__":
     assert isinstance(ranks, RankGroup)
     assert open_ranks("cpu") is ranks
     json.dump(exchanges(ranks), sys.stdout)
+    finish_rank(0)

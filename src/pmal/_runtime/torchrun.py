@@ -1,6 +1,7 @@
 """How a process joins those that torchrun started beside it, and how it leaves them: never by hanging."""
 
 import atexit
+import contextlib
 import datetime
 import hashlib
 import os
@@ -82,7 +83,20 @@ def _leave() -> None:
         dist.destroy_process_group()
 
 
-def end_rank(error: Exception, message: str, code: int) -> NoReturn:
+def finish_rank(code: int) -> None:
+    """End the process after its work, if it is one of several, once the others have done theirs.
+
+    At once: when the interpreter clears up, threads of torch.distributed that still run can abort it.
+    """
+    if "ranks" in _opened:
+        with contextlib.suppress(Lost):
+            _opened["ranks"].largest(0)
+        atexit.unregister(_leave)
+        atexit._run_exitfuncs()  # processes that decode images end by these
+        _exit(code)
+
+
+def fail_rank(error: Exception, message: str, code: int) -> NoReturn:
     """Say what went wrong, once for all processes, and be gone.
 
     An orderly end of the interpreter would wait for exchanges that nobody answers any more.
@@ -91,6 +105,10 @@ def end_rank(error: Exception, message: str, code: int) -> NoReturn:
         signal.signal(number, signal.SIG_IGN)
     if _first_to_say(error, message):
         print(message, file=sys.stderr)
+    _exit(code)
+
+
+def _exit(code: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
