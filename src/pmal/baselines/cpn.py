@@ -50,7 +50,8 @@ class PrototypeNetworkHead(Head):
         # Not in mixed precision: the difference of two large squares has few digits left.
         with torch.autocast(z_BD.device.type, enabled=False):
             distances_BK = squared_distances(z_BD.float(), self.points).amin(dim=2)
-            return -self.gamma * distances_BK
+            logits_BK: Tensor = -self.gamma * distances_BK
+        return logits_BK
 
     def loss(
         self,
