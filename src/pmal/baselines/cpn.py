@@ -61,6 +61,6 @@ class PrototypeNetworkHead(Head):
         smoothing: float,
         parts: nn.Module | None,
     ) -> Tensor:
-        logits_BK = self(model.encoder(views_BCHW))
+        logits_BK: Tensor = self(model.encoder(views_BCHW))
         own_B = -logits_BK.gather(1, labels_B[:, None]) / self.gamma
         return cross_entropy(logits_BK, labels_B, label_smoothing=smoothing) + self.weight * own_B.mean()
