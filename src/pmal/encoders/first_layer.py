@@ -11,7 +11,7 @@ FAST_CHANNELS = 8
 
 
 class PaddedConv2d(nn.Conv2d):
-    """The same convolution, with zeros for the channels that are missing: weights and results are the same."""
+    """The same convolution, with zeros for the channels that are missing: same weights, same results."""
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         missing = FAST_CHANNELS - self.in_channels
