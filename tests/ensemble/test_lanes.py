@@ -1,5 +1,6 @@
 """Trainings side by side: each ends as it would alone, whatever happens to it or to the others."""
 
+import dataclasses
 import os
 import signal
 from typing import NamedTuple
@@ -258,6 +259,23 @@ def test_on_a_gpu_stopped_together_they_go_on(tmp_path, monkeypatch):
     resumed = [gpu_training(index, tmp_path, gpu) for index in range(2)]
     train_together("resumed", resumed, data, GPU_CONFIG, gpu_session(gpu))
     assert_close(resumed, whole)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_gpu_what_cannot_be_captured_trains_all_the_same(tmp_path):
+    gpu, said = torch.device("cuda"), []
+    session = gpu_session(gpu)
+    session.display.say = said.append
+    networks = [gpu_training(index, tmp_path, gpu) for index in range(2)]
+
+    def waiting(objective):
+        return lambda images, labels: objective(images, labels) * float(labels.sum() * 0 + 1)
+
+    waits = [dataclasses.replace(t, objective=waiting(t.objective)) for t in networks]
+    train_together("waiting", waits, gpu_data(gpu), GPU_CONFIG, session)
+    assert [line.partition(":")[0] for line in said] == ["classifier 0", "classifier 1"]
+    assert all(torch.isfinite(weights(network)).all() for network in networks)
 
 
 class Draw:

@@ -49,6 +49,7 @@ class OwnRandomness:
             yield
         finally:
             self._cpu = torch.get_rng_state()
+            self._own = [generator.graphsafe_get_state() for generator in self._default]
             self._use(*before)
 
     def _use(self, cpu: torch.Tensor, states: list[torch.Generator]) -> None:
@@ -69,6 +70,13 @@ def restore_random_state(state: dict[str, torch.Tensor], device: torch.device) -
     torch.set_rng_state(state["cpu"])
     if device.type == "cuda" and "cuda" in state:
         torch.cuda.set_rng_state(state["cuda"], device)
+
+
+def renew_random_state(device: torch.device) -> None:
+    """After a capture that failed, which leaves the state in a mode that torch refuses to draw in: a copy."""
+    for index in _cuda_indices(device):
+        generator = torch.cuda.default_generators[index]
+        generator.graphsafe_set_state(generator.clone_state())
 
 
 def _cuda_indices(device: torch.device) -> list[int]:

@@ -13,7 +13,7 @@ from torch import nn
 
 from pmal._runtime.devices import autocast
 from pmal._runtime.ranks import ALONE, Ranks
-from pmal._runtime.seeds import random_state, restore_random_state
+from pmal._runtime.seeds import random_state, renew_random_state, restore_random_state
 from pmal.ensemble.optimizers import WeightAverage
 
 Objective = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -84,8 +84,11 @@ class GraphStep:
         current = torch.cuda.current_stream()
         try:
             self.graph, self.loss = self._capture(step)
+        except RuntimeError:
+            torch.cuda.set_stream(current)  # torch does not come back from a capture that failed
+            renew_random_state(labels.device)
+            raise
         finally:
-            torch.cuda.set_stream(current)  # a capture that failed leaves its own behind
             restore()
 
     def _capture(self, step: EagerStep) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
