@@ -1,4 +1,5 @@
-import pytest
+import contextlib
+
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,9 +38,9 @@ def test_own_randomness_goes_on_where_it_was_and_leaves_the_callers_alone():
     torch.manual_seed(1)
     with own.current():
         first = torch.rand(3)
-    with pytest.raises(ValueError, match="twice"), own.current():
+    with contextlib.suppress(KeyError), own.current():
         second = torch.rand(3)
-        raise ValueError("twice")
+        raise KeyError
     assert torch.equal(torch.rand(3), expected)
     with seeded(7, CPU):
         assert torch.equal(torch.rand(3), first)
