@@ -214,9 +214,11 @@ def weights(network):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("captured", [True, False])
-def test_on_a_gpu_each_ends_with_the_weights_it_has_alone(tmp_path, monkeypatch, captured):
-    if not captured:
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
+@pytest.mark.parametrize("variant", ["eager", "captured", "compiled"])
+def test_on_a_gpu_each_ends_with_the_weights_it_has_alone(tmp_path, monkeypatch, variant):
+    monkeypatch.setattr(training, "COMPILE_STEPS", 1 if variant == "compiled" else 10**9)
+    if variant == "eager":
         monkeypatch.setattr(training._Loop, "choose_step", lambda loop, *_: loop.make_step(loop.objective))
     gpu = torch.device("cuda")
     data, results = gpu_data(gpu), []
