@@ -91,6 +91,13 @@ class ChosenImages:
         return hashlib.sha256(self.images.fingerprint().encode() + chosen).hexdigest()
 
 
+def is_resident(images: ImageBatches) -> bool:
+    """Whether the images are in memory, where any number of plans can be streamed at the same time."""
+    while isinstance(images, ChosenImages):
+        images = images.images
+    return isinstance(images, ResidentImages)
+
+
 class StreamedImages:
     """Images decoded by worker processes as they are needed. The same batches with any number of workers."""
 
