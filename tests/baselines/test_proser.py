@@ -10,10 +10,12 @@ from pmal import OpenSetClassifier, auroc, pipeline
 from pmal._runtime.session import open_session
 from pmal._runtime.tensors import load_tensors
 from pmal.baselines.proser import PlaceholderHead, draw_shares, mix_neighbors, placeholder_loss
-from pmal.config import EncoderConfig, Resources, RunConfig, build, merge, read_recipe
+from pmal.config import EncoderConfig, Resources, RunConfig, TrainingConfig, build, merge, read_recipe
 from pmal.encoders import list_encoders
 from pmal.ensemble.classifier import Classifier, ClassifierSpec, with_head
 from pmal.ensemble.heads import HeadConfig, HeadShape
+from pmal.ensemble.optimizers import make_optimizer
+from pmal.ensemble.steps import EagerStep, GraphStep, compiled
 from pmal.errors import UsageError
 from tests.reference import proser as reference
 
@@ -130,6 +132,25 @@ def test_it_is_one_graph_of_fixed_shapes():
     found = fused(images, labels, 0.1, None)
     torch.manual_seed(0)
     torch.testing.assert_close(found, model.head.loss(model, images, labels, 0.1, None))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_step_is_captured(fused):
+    model = network("oscri", placeholders=3, alpha=2).use_channels_last().cuda().train()
+    images, labels = (tensor.cuda() for tensor in batch(32))
+
+    def objective(x, y):
+        return model.head.loss(model, x, y, 0.1, None)
+
+    config = TrainingConfig(learning_rate=0.05)
+    chosen = compiled(objective) if fused else objective
+    step = EagerStep(chosen, make_optimizer(model, config), None, "bfloat16", lambda loss: None)
+    captured = GraphStep(step, model, images, labels)
+    losses = [captured(images, labels).item() for _ in range(30)]
+    assert losses[-1] < losses[0]
+    assert len(set(losses)) == 30  # the shares are drawn anew at every replay
 
 
 def test_it_starts_from_the_softmax_classifier():
