@@ -171,18 +171,26 @@ def test_the_score_is_the_placeholder_before_the_largest_known_logit():
     assert found.tolist() == pytest.approx(expected, abs=1e-6)
 
 
-def test_what_lies_between_the_classes_is_unknown():
-    X, y = clusters(120)
-    options = {"method_options": {"gamma": 1.0}, "training": {"learning_rate": 0.05}}
-    fitted = OpenSetClassifier(
+@functools.cache
+def fitted_clusters(gamma):
+    options = {"method_options": {"gamma": gamma}, "training": {"learning_rate": 0.05}}
+    return OpenSetClassifier(
         method="proser", encoder="precomputed", random_state=0, device="cpu", epochs=10, settings=options
-    ).fit(X, y)
-    known, labels = clusters(50, seed=1)
+    ).fit(*clusters(120))
+
+
+def test_what_lies_between_the_classes_is_unknown():
+    fitted, (known, labels) = fitted_clusters(0.01), clusters(50, seed=1)
     between = np.random.default_rng(2).normal(0, 0.3, (60, 2))
     assert auroc(fitted.unknown_score(known), fitted.unknown_score(between)) > 0.99
     assert (fitted.predict(between) == -1).mean() > 0.9
     assert (fitted.predict(known) == labels).mean() > 0.85
-    assert fitted.get_params()["method"] == "proser"
+
+
+def test_mixtures_make_the_placeholder_the_first_choice_halfway_between_two_classes():
+    halfway = (CENTERS + CENTERS[[1, 2, 0]]) / 2
+    assert (fitted_clusters(1.0).unknown_score(halfway) > 0).all()
+    assert not (fitted_clusters(0.0).unknown_score(halfway) > 0).all()
 
 
 class Killed(BaseException):
