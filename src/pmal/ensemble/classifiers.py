@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -128,14 +129,16 @@ def change_head(
 def rehearse(spec: ClassifierSpec, config: RunConfig) -> None:
     """One step on two blank images on the CPU: a wrong setting shows before any data are read."""
     images = torch.zeros(2, spec.channels, spec.image_size, spec.image_size, dtype=spec.dtype)
-    with seeded(0, torch.device("cpu")):
-        model = Classifier(spec)
-        learning_rate(config.training.epochs, 1, config.training)
-        network, objective = make_learner(model, config, flip=True, seed=0)
-        optimizer = make_optimizer(network, config.training)
-        EagerStep(objective, optimizer, None, config.training.precision, lambda loss: None)(
-            images, torch.zeros(2, dtype=torch.int64)
-        )
+    heads = [spec.head, *([final_head(config)] if METHODS[config.method].final else [])]
+    learning_rate(config.training.epochs, 1, config.training)
+    for head in heads:
+        with seeded(0, torch.device("cpu")):
+            model = Classifier(replace(spec, head=head))
+            network, objective = make_learner(model, config, flip=True, seed=0)
+            optimizer = make_optimizer(network, config.training)
+            EagerStep(objective, optimizer, None, config.training.precision, lambda loss: None)(
+                images, torch.zeros(2, dtype=torch.int64)
+            )
 
 
 def untrained(spec: ClassifierSpec, mean_C: torch.Tensor, std_C: torch.Tensor, seed: int) -> Classifier:
