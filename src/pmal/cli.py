@@ -166,14 +166,8 @@ def predict(
 
     from pmal.serving.answer_text import error_lines, write_answers
     from pmal.serving.bundle import load_model
-    from pmal.serving.predict import (
-        answer_files,
-        check_takes_images,
-        find_files,
-        find_model,
-        model_header,
-        with_rule,
-    )
+    from pmal.serving.image_files import find_files
+    from pmal.serving.predict import answer_files, check_takes_images, find_model, model_header, with_rule
 
     folder = find_model(run)
     model = load_model(folder, session.device)
