@@ -8,7 +8,6 @@ D channels, N training embeddings, Q different values of a score.
 """
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +24,8 @@ from pmal.rejection.scores import (
     kth_distance,
     surprise_curve,
 )
+
+_NONE: tuple[Tensor, ...] = ()
 
 
 class Surprise(nn.Module):
@@ -80,7 +81,7 @@ class DecisionGraph(nn.Module):
 
     def forward(self, images_BCHW: Tensor) -> tuple[Tensor, ...]:
         z_BD, logits_BK0 = self.network.embed(images_BCHW)
-        nearest_B, reference = logits_BK0.argmax(dim=1), ()
+        nearest_B, reference = logits_BK0.argmax(dim=1), _NONE
         if self.measure is not None:
             z64_BD, prototypes_KTD = z_BD.double(), self.prototypes_KTD.double()
             distances_BK = self.measure(z64_BD, prototypes_KTD, self.mask_KT)

@@ -33,7 +33,7 @@ class Exported:
 
 
 def export_onnx(model: OpenSetModel, images: Images) -> Exported:
-    """The file as bytes. Nothing is written, and a graph that differs from PyTorch on the images is refused."""
+    """The file as bytes; nothing is written. A graph that differs from PyTorch on the images is refused."""
     check_takes_images(model)
     header = describe_header(model)
     data = build_onnx(model, header)
@@ -57,10 +57,10 @@ def output_paths(folder: Path, out: Path | None, force: bool) -> tuple[Path, Pat
 
 
 def write_export(file: Path, card: Path, data: bytes, text: str) -> None:
-    """Each file whole or not at all; the card, which says what the file is, first."""
-    write_text(card, text)
+    """Each file whole or not at all, and the card only once there is room for the file."""
     with atomic_path(file) as temporary:
         temporary.write_bytes(data)
+        write_text(card, text)
 
 
 def describe_header(model: OpenSetModel) -> OnnxHeader:
@@ -100,11 +100,11 @@ def build_onnx(model: OpenSetModel, header: OnnxHeader) -> bytes:
                 external_data=False,
                 verbose=False,
             )
-            return _serialize(program, header)
-    except torch.onnx.OnnxExporterError as error:
+    except Exception as error:  # of many kinds: an encoder of the user may do anything
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         name = model.classifier.spec.encoder.name
-        reason = str(error).strip().splitlines()[0][:200]
-        raise PmalError(f"not exported: encoder {name} has no ONNX form ({reason})") from None
+        raise PmalError(f"not exported: encoder {name} cannot be traced to ONNX ({reason})") from None
+    return _serialize(program, header)
 
 
 def _serialize(program: Any, header: OnnxHeader) -> bytes:

@@ -1,7 +1,7 @@
 """The little of the ONNX format that must be known before a runtime is trusted with a foreign file.
 
-An ONNX file is one protobuf message. Its own description is read here, and every tensor of it is looked at for
-a reference to another file: a runtime would open that, wherever it lies. Needs no library.
+An ONNX file is one protobuf message. What it says of itself is read here, and every tensor of it is looked at
+for a reference to another file: a runtime would open that, wherever it lies. Needs no library.
 """
 
 from collections.abc import Iterator

@@ -166,7 +166,7 @@ class OnnxModel:
         single = [found[name] for name in ("label", "nearest", "score", "threshold")]
         if any(column.shape != (len(names),) for column in single):
             raise DataError(f"{self.name}: does not answer once for each image: export it again")
-        if not ((-1 <= label_B) & (label_B < count) & (nearest_B >= 0) & (nearest_B < count)).all():
+        if not ((label_B >= -1) & (label_B < count) & (nearest_B >= 0) & (nearest_B < count)).all():
             raise DataError(f"{self.name}: answers with classes that it does not have: export it again")
         own_B = np.minimum(nearest_B, header.own_classes - 1)
         probability_B = np.take_along_axis(found["probabilities"], own_B[:, None], axis=1)[:, 0]
@@ -200,7 +200,7 @@ def _open_session(data: bytes, name: str) -> Any:
     try:
         runtime = importlib.import_module("onnxruntime")
     except ImportError:
-        raise UsageError(f"{name} needs onnxruntime: pip install 'pmal[onnx]', or onnxruntime alone") from None
+        raise UsageError(f"{name} needs onnxruntime: pip install onnxruntime") from None
     options = runtime.SessionOptions()
     options.log_severity_level = 4
     try:
