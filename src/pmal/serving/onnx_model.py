@@ -109,14 +109,17 @@ class OnnxHeader:
 class OnnxModel:
     """An exported model, ready to answer."""
 
-    def __init__(self, data: bytes, name: str) -> None:
-        """data: the file itself, called `name` in errors. Nothing of a file that is not ours is run."""
+    def __init__(self, data: bytes, name: str, threads: int = 0) -> None:
+        """data: the file itself, called `name` in errors. Nothing of a file that is not ours is run.
+
+        threads: 0 for one per core.
+        """
         self.name = name
         try:
             self.header = OnnxHeader.from_metadata(read_metadata(data))
         except DataError as error:
             raise DataError(f"{name}: {error}") from None
-        self._session = _open_session(data, name)
+        self._session = _open_session(data, name, threads)
         self._outputs = [output.name for output in self._session.get_outputs()]
         self._check_signature()
 
@@ -196,13 +199,13 @@ class OnnxModel:
             raise DataError(f"{self.name}: its graph does not fit its metadata: export it again")
 
 
-def _open_session(data: bytes, name: str) -> Any:
+def _open_session(data: bytes, name: str, threads: int) -> Any:
     try:
         runtime = importlib.import_module("onnxruntime")
     except ImportError:
         raise UsageError(f"{name} needs onnxruntime: pip install onnxruntime") from None
     options = runtime.SessionOptions()
-    options.log_severity_level = 4
+    options.log_severity_level, options.intra_op_num_threads = 4, threads
     try:
         return runtime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the kinds of error that onnxruntime has share no base of their own
