@@ -1,14 +1,15 @@
 """An exported file beside PyTorch, one CPU thread each: python -m benchmarks.export RUN --name cpu
 
-Writes benchmarks/results/export/NAME.json: time of one image, images per second in batches, and decisions that
-differ on the test images of the run. RUN: what `pmal fit` left. Set OMP_NUM_THREADS=1. Times are those of this
-process alone, in turns, so that other load on the machine counts little.
+Writes benchmarks/results/export/NAME.json: time of one image, images per second in batches, and decisions
+that differ on the test images of the run. RUN: what `pmal fit` left. Set OMP_NUM_THREADS=1. Times are those of
+this process alone, in turns, so that other load on the machine counts little.
 """
 
 import argparse
 import statistics
 import time
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,7 @@ def main() -> None:
         rows.append(measure(with_rule(model, score=score), args.run, score))
         print(rows[-1])
     about = describe_environment(torch.device("cpu"))
+    about["libraries"] |= {name: metadata.version(name) for name in ("onnx", "onnxscript", "onnxruntime")}
     spec = model.classifier.spec
     about["model"] = {"encoder": spec.encoder.name, "image_size": spec.image_size, "batch": BATCH}
     write_json(make_folder(RESULTS) / f"{args.name}.json", {"about": about, "rows": rows})
