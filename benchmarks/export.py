@@ -1,8 +1,8 @@
 """An exported file beside PyTorch, one CPU thread each: python -m benchmarks.export RUN --name cpu
 
 Writes benchmarks/results/export/NAME.json: time of one image, images per second in batches, and decisions
-that differ on the test images of the run. RUN: what `pmal fit` left. Set OMP_NUM_THREADS=1. Times are those of
-this process alone, in turns, so that other load on the machine counts little.
+that differ on the test images of the run. RUN: what `pmal fit` left. Set OMP_NUM_THREADS=1. Times are those
+of this process alone, in turns, so that other load on the machine counts little.
 """
 
 import argparse

@@ -9,9 +9,11 @@ import onnx
 import pytest
 import torch
 
+from pmal._runtime.progress import Silent
 from pmal.errors import DataError, PmalError, UsageError
 from pmal.rejection.model import Rule
 from pmal.serving import export_onnx as module
+from pmal.serving import onnx_model
 from pmal.serving.export_check import Images, check_parity, images_to_check
 from pmal.serving.export_onnx import build_onnx, describe_header, export_onnx, output_paths, write_export
 from pmal.serving.onnx_model import OnnxModel
@@ -142,6 +144,32 @@ def test_images_without_a_run_are_prototypes_and_noise(tmp_path):
     images = images_to_check(make_model(), tmp_path, SESSION)
     assert images.text == "9 prototypes, 64 random images"
     assert images.pixels.shape == (73, 1, SIZE, SIZE)
+
+
+def test_a_run_whose_data_are_gone_is_compared_on_what_is_left(tmp_path):
+    (tmp_path / "config.toml").write_text('[data]\nsource = "/no/such/folder"\n')
+    said = []
+    display = Silent()
+    display.say = said.append
+    images = images_to_check(make_model(), tmp_path, replace(SESSION, display=display))
+    assert images.text == "9 prototypes, 64 random images"
+    assert "not compared on the images of the run" in said[0]
+
+
+def test_batches_shrink_where_many_classes_would_fill_the_memory(monkeypatch):
+    _, found = exported("distance")
+    monkeypatch.setattr(onnx_model, "BATCH_NUMBERS", 3 * 128 * 5)
+    runtime = OnnxModel(found.data, "m.onnx")
+    sizes, session = [], runtime._session
+
+    class Counting:
+        def run(self, names, inputs):
+            sizes.append(len(inputs["images"]))
+            return session.run(names, inputs)
+
+    runtime._session = Counting()
+    assert len(runtime.run(some_images()[:12].numpy())["label"]) == 12
+    assert sizes == [5, 5, 2]
 
 
 def test_where_the_files_go(tmp_path):

@@ -26,7 +26,9 @@ FORMAT, VERSION = "pmal-onnx", 1
 FILE_LIMIT = (1 << 31) - 1
 """Bytes of a file at most: no protobuf message can be larger."""
 BATCH = 64
-"""Images that a runtime gets at a time: their maps fit into memory with any network."""
+"""Images that a runtime gets at a time, at most: their maps fit into memory with any network."""
+BATCH_NUMBERS = 1 << 25
+"""Of what the prototypes answer (images x classes x channels), at a time: a quarter of a GiB."""
 INPUT = "images"
 
 Outputs = Mapping[str, NDArray[Any]]
@@ -121,7 +123,7 @@ class OnnxModel:
             raise DataError(f"{name}: {error}") from None
         self._session = _open_session(data, name, threads)
         self._outputs = [output.name for output in self._session.get_outputs()]
-        self._check_signature()
+        self._most = max(1, BATCH_NUMBERS // (len(self.header.class_names) * self._check_signature()))
 
     @classmethod
     def load(cls, path: Path) -> "OnnxModel":
@@ -130,6 +132,7 @@ class OnnxModel:
 
     def run(self, images_BCHW: Pixels, batch: int = BATCH) -> Outputs:
         """All outputs for uint8 images of the model's size and channels, of which there is at least one."""
+        batch = min(batch, self._most)
         starts = range(0, len(images_BCHW), batch)
         try:
             found = [self._session.run(None, {INPUT: images_BCHW[at : at + batch]}) for at in starts]
@@ -182,21 +185,24 @@ class OnnxModel:
             score, limit = float(found["score"][b]), float(found["threshold"][b])
             yield Row(name, int(label_B[b]), k, score, limit, probability, prototypes)
 
-    def _check_signature(self) -> None:
-        """The metadata may be ours where the graph is not."""
+    def _check_signature(self) -> int:
+        """The metadata may be ours where the graph is not. Returns the channels of an embedding."""
         header, inputs = self.header, self._session.get_inputs()
         side, outputs = header.image_size, {output.name: output for output in self._session.get_outputs()}
-        wanted = {"label", "nearest", "score", "threshold", "probabilities"}
+        wanted = {"label", "nearest", "score", "threshold", "probabilities", "embedding"}
         wanted |= {"attention"} if header.prototypes else set()
         sound = len(inputs) == 1 and inputs[0].name == INPUT and inputs[0].type == "tensor(uint8)"
         sound = sound and inputs[0].shape[1:] == [header.channels, side, side] and wanted <= set(outputs)
         sound = sound and outputs["probabilities"].shape[1:] == [header.own_classes]
-        most = max(map(len, header.prototypes), default=0)
-        if sound and header.prototypes:
-            width = outputs["attention"].shape[-1]
-            sound = isinstance(width, int) and width >= most
-        if not sound:
+        widths = {name: (output.shape or [None])[-1] for name, output in outputs.items()}
+        least = {"embedding": 1} | (
+            {"attention": max(map(len, header.prototypes))} if header.prototypes else {}
+        )
+        if not sound or not all(
+            isinstance(widths[n], int) and widths[n] >= most for n, most in least.items()
+        ):
             raise DataError(f"{self.name}: its graph does not fit its metadata: export it again")
+        return int(widths["embedding"])
 
 
 def _open_session(data: bytes, name: str, threads: int) -> Any:
