@@ -43,6 +43,7 @@ SHELLS = {
     "cli",
     "cli_bench",
     "cli_data",
+    "cli_export",
     "cli_options",
     "estimator",
     "estimator_checks",

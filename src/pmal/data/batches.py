@@ -12,7 +12,8 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch.utils.data import DataLoader
 
-from pmal.data.loading import SampleDataset, usable_cores
+from pmal.data.fitting import usable_cores
+from pmal.data.loading import SampleDataset
 from pmal.errors import DataError, PmalError
 
 Plan = Sequence[torch.Tensor]
