@@ -43,6 +43,7 @@ SHELLS = {
     "cli_bench",
     "cli_data",
     "cli_options",
+    "cli_serve",
     "estimator",
     "estimator_checks",
     "estimator_settings",

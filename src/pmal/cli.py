@@ -30,6 +30,7 @@ from pmal.cli_options import (
     start_session,
     start_shared_session,
 )
+from pmal.cli_serve import serve
 from pmal.config import (
     STAGES,
     TEMPERATURES,
@@ -300,6 +301,7 @@ def audit(
 
 
 app.command()(bench)
+app.command()(serve)
 
 
 def _configure(recipe: str | None, named: dict[str, Any], assignments: list[str]) -> RunConfig:

@@ -156,8 +156,8 @@ def describe_answers(
             "class": model.class_names[label] if label >= 0 else UNKNOWN,
             "known": label >= 0,
             "nearest": model.class_names[nearest],
-            "score": _json_number(score),
-            "threshold": _json_number(limit),
+            "score": json_number(score),
+            "threshold": json_number(limit),
             "probability": probability,
             "prototypes": prototypes,
         }
@@ -198,6 +198,11 @@ def unicode_name(path: str) -> str:
     return printable(path)
 
 
+def json_number(value: float) -> float | str:
+    """JSON has no infinite numbers: they become text."""
+    return value if math.isfinite(value) else str(value)
+
+
 def _files_at(path: str) -> list[str]:
     mode = os.stat(path).st_mode
     if stat.S_ISREG(mode):
@@ -216,7 +221,7 @@ def _probabilities(answers: Answers) -> list[float | str | None]:
     nearest_B = answers.nearest
     found_B = answers.probabilities.gather(1, nearest_B.clamp(max=own - 1)[:, None])[:, 0]
     pairs = zip(found_B.tolist(), nearest_B.tolist(), strict=True)
-    return [_json_number(value) if nearest < own else None for value, nearest in pairs]
+    return [json_number(value) if nearest < own else None for value, nearest in pairs]
 
 
 def _top_prototypes(model: OpenSetModel, answers: Answers, top: int) -> list[list[dict[str, Any]]]:
@@ -232,10 +237,6 @@ def _top_prototypes(model: OpenSetModel, answers: Answers, top: int) -> list[lis
     for k, weights, order in zip(classes, weights_BT.tolist(), order_BT.tolist(), strict=True):
         members = model.gallery[k]
         chosen = [rank for rank in order if rank < len(members)][:top]
-        entries = [(members[rank], _json_number(weights[rank])) for rank in chosen]
+        entries = [(members[rank], json_number(weights[rank])) for rank in chosen]
         found.append([{"file": p.file, "id": p.id, "weight": weight} for p, weight in entries])
     return found
-
-
-def _json_number(value: float) -> float | str:
-    return value if math.isfinite(value) else str(value)
