@@ -60,7 +60,10 @@ class Service:
         self.served = load()
         self.house, self.metrics = House(self.limits), Metrics()
         self.batcher: MicroBatcher[ServedModel] = MicroBatcher(
-            ServedModel.answer, lambda served: served.batch, wait_seconds, self.metrics.batches
+            lambda served, asked: served.answer(asked),
+            lambda served: served.batch,
+            wait_seconds,
+            self.metrics.batches,
         )
         self._decoders = ThreadPoolExecutor(usable_cores(), "pmal-decode")
         self._reloading = asyncio.Lock()
@@ -193,14 +196,19 @@ def _add_api(app: FastAPI, service: Service) -> None:
         """The class of each image, or unknown, with its score and the prototypes that it is nearest to."""
         return JSONResponse(await service.predict(request, top))
 
-    @app.get("/v1/model", tags=["model"])
+    @app.get("/v1/model", response_description="The model.", tags=["model"])
     async def model() -> JSONResponse:
         """The classes, the rule of rejection, thresholds for other acceptance rates, and the limits."""
         limits = service.limits
         shown = {"body_bytes": limits.body_bytes, "pixels": limits.pixels, "images": limits.images}
         return JSONResponse({**service.served.about, "limits": shown})
 
-    @app.get("/v1/prototypes/{fingerprint}/{k}/{rank}.png", tags=["model"], response_class=Response)
+    @app.get(
+        "/v1/prototypes/{fingerprint}/{k}/{rank}.png",
+        response_description="A PNG.",
+        tags=["model"],
+        response_class=Response,
+    )
     async def prototype(
         fingerprint: str, k: Annotated[int, Path(ge=0)], rank: Annotated[int, Path(ge=0)]
     ) -> Response:
@@ -212,19 +220,23 @@ def _add_api(app: FastAPI, service: Service) -> None:
 
 
 def _add_health(app: FastAPI, service: Service) -> None:
-    @app.api_route("/healthz", methods=["GET", "HEAD"], tags=["operation"], operation_id="healthz")
+    @app.get("/healthz", response_description="It does.", tags=["operation"])
+    @app.head("/healthz", include_in_schema=False)
     async def healthz() -> dict[str, str]:
         """The process runs."""
         return {"status": "ok"}
 
-    @app.api_route("/readyz", methods=["GET", "HEAD"], tags=["operation"], operation_id="readyz")
+    @app.get("/readyz", response_description="Ready.", tags=["operation"])
+    @app.head("/readyz", include_in_schema=False)
     async def readyz() -> dict[str, str]:
         """A model is loaded, and its worker runs."""
         if not service.batcher.alive:
             raise Refused(503, "the worker has ended: restart the service", retry_after=10)
         return {"status": "ready"}
 
-    @app.get("/metrics", tags=["operation"], response_class=Response)
+    @app.get(
+        "/metrics", response_description="Text, version 0.0.4.", tags=["operation"], response_class=Response
+    )
     async def metrics() -> Response:
         """Figures for Prometheus."""
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
