@@ -48,7 +48,7 @@ def serve(
 
     from pmal.serving.service import Service, create_app
     from pmal.serving.service_model import model_loader
-    from pmal.serving.service_server import address_of, bind, leave_a_core, run_server
+    from pmal.serving.service_server import address_of, bind, leave_a_core, make_server
     from pmal.serving.service_upload import Limits
 
     if queue < max_images:
@@ -57,15 +57,12 @@ def serve(
     rule = {"score": score, "accept": accept, "per_class": per_class, "threshold": threshold}
     load = model_loader(run, session.device, batch, **rule)  # type: ignore[arg-type]
     limits = Limits(int(max_body * 2**20), int(max_pixels * 1e6), max_images, queue)
-    listener = bind(host, port)
-    service = Service(load, limits, wait_seconds=batch_wait / 1e3, say=_say)
-    url = address_of(listener)
-
-    def started() -> None:
-        about = {"url": url, "model": service.served.name, "batch": service.served.batch}
-        print(json.dumps(about) if as_json else f"{service.served.name}: {url} (Ctrl-C ends it)", flush=True)
-
-    run_server(create_app(service, host, allow_host or []), listener, started)
+    with bind(host, port) as listener:
+        service = Service(load, limits, wait_seconds=batch_wait / 1e3, say=_say)
+        served, url = service.served, address_of(listener)
+        about = {"url": url, "model": served.name, "batch": served.batch}
+        print(json.dumps(about) if as_json else f"{served.name}: {url} (Ctrl-C ends it)", flush=True)
+        make_server(create_app(service, host, allow_host or [])).run(sockets=[listener])
 
 
 def _say(line: str) -> None:

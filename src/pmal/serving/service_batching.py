@@ -18,14 +18,14 @@ from dataclasses import dataclass, fields
 from typing import Any, Generic, TypeVar
 
 import torch
-from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
+from torch import Tensor, nn
 
+from pmal.ensemble.classifier import Classifier
 from pmal.rejection.model import Answers, OpenSetModel
 from pmal.serving.service_metrics import Histogram
 
-WORK = {"cpu": 2e8, "cuda": 2e11}
-"""Floating-point operations that a batch may cost: about what calling a network costs anyway."""
+WORK = {"cpu": 1e8, "cuda": 1e11}
+"""Multiplications that a batch may have: they take about as long as calling a network does anyway."""
 LARGEST = 32
 
 Model = TypeVar("Model")
@@ -166,12 +166,30 @@ class MicroBatcher(Generic[Model]):
 def _affordable(model: OpenSetModel) -> int:
     spec, device = model.classifier.spec, model.classifier.mean.device
     one = torch.zeros(1, spec.channels, spec.image_size, spec.image_size, dtype=torch.uint8, device=device)
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        model.classifier.eval().embed(one)
-    each, size = max(1, counter.get_total_flops()), 1
+    each, size = max(1, _multiplications(model.classifier.eval(), one)), 1
     while size < LARGEST and 2 * size * each <= WORK.get(device.type, WORK["cpu"]):
         size *= 2
     return size
+
+
+def _multiplications(network: Classifier, images: Tensor) -> int:
+    """Of convolutions and matrix products. torch's own counter needs seconds before it counts."""
+    total = 0
+
+    def count(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        nonlocal total
+        weight = getattr(module, "weight", None)
+        if isinstance(weight, Tensor) and weight.dim() >= 2 and isinstance(output, Tensor):
+            total += weight[0].numel() * output.numel()
+
+    hooks = [module.register_forward_hook(count) for module in network.modules()]
+    try:
+        with torch.no_grad():
+            network.embed(images)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return total
 
 
 def _same_rows(first: Answers, rolled: Answers, shift: int) -> bool:

@@ -4,7 +4,7 @@ import contextlib
 import signal
 import socket
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 
 import torch
 import uvicorn
@@ -18,7 +18,10 @@ GRACE_SECONDS = 30
 
 
 class Server(uvicorn.Server):
-    """Ends in order: uvicorn would send itself the signal again, and die of it after all is done."""
+    """Until SIGTERM or SIGINT: then nobody else is let in, and who is in is answered.
+
+    uvicorn would then send itself the signal again, and die of it.
+    """
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -53,17 +56,12 @@ def make_server(app: ASGIApp) -> Server:
 def bind(host: str, port: int) -> socket.socket:
     """A socket that listens; port 0 is any free one."""
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        found = socket.socket(family, kind, protocol)
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind(address)
-        found.listen(1024)
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address, family=family, backlog=1024)
     except OSError as error:
         reason = error.strerror or error
-        raise UsageError(
-            f"cannot listen on {host}:{port} ({reason}): choose another --port or --host"
-        ) from None
-    return found
+        fix = "choose another --port or --host"
+        raise UsageError(f"cannot listen on {host}:{port} ({reason}): {fix}") from None
 
 
 def address_of(listener: socket.socket) -> str:
@@ -75,11 +73,3 @@ def address_of(listener: socket.socket) -> str:
 def leave_a_core() -> None:
     """Of several: the network's threads wait for each other, and one that shares its core holds up all."""
     torch.set_num_threads(max(1, min(torch.get_num_threads(), usable_cores() - 1)))
-
-
-def run_server(app: ASGIApp, listener: socket.socket, started: Callable[[], None] = lambda: None) -> None:
-    """Until SIGTERM or SIGINT: then nobody else is let in, and who is in is answered."""
-    server = make_server(app)
-    with listener:
-        started()
-        server.run(sockets=[listener])
