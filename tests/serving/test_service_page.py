@@ -117,7 +117,7 @@ def test_prototypes_chosen_files_and_the_camera(chromium, digits):
 def test_names_are_text_and_nothing_else(chromium):
     model = dataclasses.replace(make_model(Rule("distance", 0.8, per_class=True)), class_names=HOSTILE)
     gallery = tuple(
-        tuple(dataclasses.replace(p, file=f"<b>{p.file}</b>") for p in members) for members in model.gallery
+        tuple(dataclasses.replace(p, file=f"<b>{p.id}<b>") for p in members) for members in model.gallery
     )
     with (
         running_model(serve_model(dataclasses.replace(model, gallery=gallery), "<i>run</i>")) as (_, port),

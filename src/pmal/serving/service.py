@@ -30,6 +30,8 @@ from pmal.serving.service_upload import House, Limits, Upload, read_uploads
 
 WAIT_SECONDS = 0.002
 MOST_PROTOTYPES = 100
+DECODERS = 8
+"""Threads, at most: each may hold the pixels of a largest image, twice."""
 PREDICT = "/v1/predict"
 PAGE = {
     "/": ("index.html", "text/html"),
@@ -65,7 +67,7 @@ class Service:
             wait_seconds,
             self.metrics.batches,
         )
-        self._decoders = ThreadPoolExecutor(usable_cores(), "pmal-decode")
+        self._decoders = ThreadPoolExecutor(min(DECODERS, usable_cores()), "pmal-decode")
         self._reloading = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._add_gauges()

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from pmal.data.decode import decode_fitted, encode_png
+from pmal.errors import DataError
 from pmal.rejection.model import OpenSetModel
 from pmal.rejection.thresholds import Threshold
 from pmal.serving.bundle import describe_model, load_model
@@ -138,6 +139,8 @@ def model_loader(
         folder = find_model(run)
         fingerprint = str(describe_model(folder)["fingerprint"])
         model = load_model(folder, device)
+        if describe_model(folder)["fingerprint"] != fingerprint:
+            raise DataError(f"{folder}: another model was saved while this one was read: load it again")
         check_takes_images(model)
         rule = {"score": score, "accept": accept, "per_class": per_class, "threshold": threshold}
         model = with_double_prototypes(with_rule(model, **rule))  # type: ignore[arg-type]

@@ -195,7 +195,8 @@ function prototypeCard({ file, weight, picture: path }, most, nearest) {
   const card = element("li"), bar = element("div", "bar"), filled = bar.appendChild(element("div"));
   card.append(path ? picture(path, `Prototype of ${nearest}: ${file}`) : element("div", "no-picture"));
   filled.style.width = `${most > 0 ? (100 * number(weight)) / most : 0}%`;
-  const name = element("p", "fine", file.length > 24 ? `… ${file.slice(-21)}` : file);  // the end tells them apart
+  const short = file.split("/").pop();
+  const name = element("p", "fine", short.length > 20 ? `…${short.slice(-18)}` : short);  // the end tells them apart
   name.title = file;
   card.append(bar, element("p", "weight", `${(100 * number(weight)).toFixed(1)} %`), name);
   return card;
