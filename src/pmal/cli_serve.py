@@ -46,7 +46,8 @@ def serve(
     _check_installed()
     session = start_session(Resources(device=device), True, "the service has not started")
 
-    from pmal.serving.service import Service, create_app
+    from pmal.serving.service import create_app
+    from pmal.serving.service_core import Service
     from pmal.serving.service_model import model_loader
     from pmal.serving.service_server import address_of, bind, leave_a_core, make_server
     from pmal.serving.service_upload import Limits

@@ -10,8 +10,9 @@ import uuid
 from collections import namedtuple
 
 from pmal.data.decode import encode_png
-from pmal.serving.service import Service, create_app
+from pmal.serving.service import create_app
 from pmal.serving.service_batching import batch_size
+from pmal.serving.service_core import Service
 from pmal.serving.service_model import ServedModel, with_double_prototypes
 from pmal.serving.service_server import make_server
 from tests.serving.tiny_model import make_model, pictures_of

@@ -17,7 +17,7 @@ from pmal.data.decode import decode_fitted
 from pmal.errors import DataError
 from pmal.rejection.model import Rule
 from pmal.serving.predict import describe_answers
-from pmal.serving.service import Service
+from pmal.serving.service_core import Service
 from pmal.serving.service_model import ServedModel
 from pmal.serving.service_upload import Limits
 from tests.serving.http_service import (

@@ -136,6 +136,22 @@ def test_names_are_text_and_nothing_else(chromium):
         assert not wide, "the page is wider than the phone"
 
 
+def test_another_model_takes_over(chromium):
+    first, second = serve_model(make_model(), "first"), make_model(Rule("logit"), prototypes=False)
+    with (
+        running_model(first) as (service, port),
+        open_page(chromium, f"http://127.0.0.1:{port}/") as page,
+    ):
+        page.wait_for_selector("html[data-ready]")
+        drop(page, ("a.png", png(0)), ("b.png", png(1)))
+        page.wait_for_function("() => document.querySelectorAll('#strip .is-known').length === 2")
+        service.served = serve_model(second, "second", "e" * 64)
+        drop(page, ("c.png", png(2)))
+        page.wait_for_function("() => document.getElementById('model-line').textContent.startsWith('second')")
+        page.wait_for_selector("#no-prototypes:not([hidden])")
+        assert page.locator("#strip li").count() == 1, "answers of the first model are still shown"
+
+
 @pytest.mark.parametrize(
     "model",
     [
