@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import math
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -55,8 +54,8 @@ def one_line(text: str) -> str:
 
 
 async def _throw_away(receive: Receive) -> None:
-    left, end = LINGER_BYTES, time.monotonic() + LINGER_SECONDS
-    while left > 0 and time.monotonic() < end:
+    left = LINGER_BYTES
+    while left > 0:
         message = await receive()
         if message["type"] == "http.disconnect" or not message.get("more_body", False):
             return
