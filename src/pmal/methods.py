@@ -25,6 +25,9 @@ class Method:
     paper: str = ""
 
 
+_RPL = "Chen et al., Learning Open Set Network with Discriminative Reciprocal Points, ECCV 2020"
+_ARPL = "Chen et al., Adversarial Reciprocal Points Learning for Open Set Recognition, TPAMI 2021"
+
 METHODS = {
     "pmal": Method(
         score="distance",
@@ -36,5 +39,9 @@ METHODS = {
     "cpn": Method(
         head="cpn", paper="Yang et al., Convolutional Prototype Network for Open Set Recognition, TPAMI 2020"
     ),
+    "rpl": Method(head="rpl", paper=_RPL),
+    "rpl++": Method(head="rpl++", paper=_RPL),
+    "arpl": Method(head="arpl", paper=_ARPL),
+    "arpl+cs": Method(head="arpl+cs", paper=_ARPL),
     "softmax": Method(paper="Vaze et al., A Good Closed-Set Classifier Is All You Need?, ICLR 2022"),
 }

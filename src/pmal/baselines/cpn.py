@@ -20,6 +20,14 @@ from torch.nn.functional import cross_entropy
 
 from pmal.ensemble.classifier import Classifier
 from pmal.ensemble.heads import Head, HeadShape, register_head
+from pmal.errors import UsageError
+
+
+def random_points(shape: HeadShape, points: int = 1) -> nn.Parameter:
+    """Points near the origin, as in the public code of ARPL: (K, n, D)."""
+    if points < 1:
+        raise UsageError(f"method_options.points = {points}: must be 1 or more")
+    return nn.Parameter(0.1 * torch.randn(shape.classes, points, shape.features))
 
 
 def squared_distances(z_BD: Tensor, points_KnD: Tensor) -> Tensor:
@@ -44,7 +52,7 @@ class PrototypeNetworkHead(Head):
     def __init__(self, shape: HeadShape, points: int = 1, gamma: float = 1.0, weight: float = 0.1) -> None:
         super().__init__()
         self.gamma, self.weight = gamma, weight
-        self.points = nn.Parameter(0.1 * torch.randn(shape.classes, points, shape.features))
+        self.points = random_points(shape, points)
 
     def forward(self, z_BD: Tensor) -> Tensor:
         # Not in mixed precision: the difference of two large squares has few digits left.
