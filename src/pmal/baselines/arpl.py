@@ -1,4 +1,4 @@
-"""ARPL and ARPL+CS (Chen et al., Adversarial Reciprocal Points Learning for Open Set Recognition, TPAMI 2021).
+"""ARPL and ARPL+CS (Chen et al., Adversarial Reciprocal Points Learning for Open Set Recognition, 2021).
 
 Each class has one reciprocal point p_k, which stands for everything that is not of the class, and from which
 its samples are far both in position and in direction:
@@ -9,19 +9,18 @@ its samples are far both in position and in direction:
 The second term, the adversarial margin, keeps the samples within a learned radius R of the point that the
 first term drives them from. An image is rejected by its largest logit, the score `logit`.
 
-ARPL+CS trains a generator of confusing samples beside it (`confusing_samples.py`): images that a discriminator
-takes for real and that are equally far from all reciprocal points. Classifier and generator both minimize
+ARPL+CS trains a generator of confusing samples beside it (`confusing_samples.py`): images that are taken for
+real by a discriminator, and are equally far from all reciprocal points. Classifier and generator minimize
 
     beta exp(-mean H),    H the entropy of softmax(d_1, ..., d_K) of a generated image
 
 so that generated images come near to the open space, and the classifier leaves them there.
 
-What differs from the paper: the margin of 1 in the second term is from the public code. In ARPL+CS, one
-backward pass serves classifier, generator and discriminator, which the public code updates one after the other,
-with new noise for the classifier, and followed by an epoch without generated images. The public code has a
-second set of batch-norm layers for generated images; here they are normalized by their own batch as well, and
-leave no trace in the running statistics, but the scale and shift of the layers are shared. The recipe is
-the one of all other methods.
+What differs from the paper: the margin of 1 is from the public code; the recipe is the one of all other
+methods. In ARPL+CS, one backward pass serves classifier, generator and discriminator. The public code updates
+them one after the other, draws new noise for the classifier, and goes on with an epoch without generated
+images. It has a second set of batch-norm layers for generated images; here they are normalized by their own
+batch as well, and leave no trace in the running statistics, but share the layers' scale and shift.
 
 B samples, K classes, D channels.
 """
@@ -31,7 +30,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from pmal.baselines.confusing_samples import ConfusingSamples, embed_apart
-from pmal.baselines.cpn import random_points, squared_distances
+from pmal.baselines.cpn import products, random_points, squared_distances
 from pmal.ensemble.classifier import Classifier
 from pmal.ensemble.heads import Head, HeadShape, register_head
 
@@ -52,19 +51,15 @@ class AdversarialPointsHead(Head):
         self.radius = nn.Parameter(torch.zeros(()))
 
     def forward(self, z_BD: Tensor) -> Tensor:
-        # Not in mixed precision: the difference of two large squares has few digits left.
-        with torch.autocast(z_BD.device.type, enabled=False):
-            z_BD = z_BD.float()
-            return self.distances(z_BD) - z_BD @ self.points[:, 0].T
+        return self.distances(z_BD) - products(z_BD, self.points[:, 0])
 
     def distances(self, z_BD: Tensor) -> Tensor:
-        return squared_distances(z_BD, self.points)[:, :, 0]
+        return squared_distances(z_BD, self.points)[:, :, 0] / z_BD.shape[1]
 
     def known_loss(self, z_BD: Tensor, labels_B: Tensor, smoothing: float) -> Tensor:
         """Of embedded images of the known classes."""
         logits_BK = self(z_BD) / self.temperature
-        with torch.autocast(z_BD.device.type, enabled=False):
-            own_B = self.distances(z_BD.float()).gather(1, labels_B[:, None])
+        own_B = self.distances(z_BD).gather(1, labels_B[:, None])
         outside_B = (own_B - self.radius + self.margin).relu()
         return cross_entropy(logits_BK, labels_B, label_smoothing=smoothing) + self.weight * outside_B.mean()
 
@@ -106,8 +101,7 @@ class ConfusedPointsHead(AdversarialPointsHead):
 
     def confusion(self, z_BD: Tensor) -> Tensor:
         """exp(-entropy) of embedded generated images: 1/K where all points are equally far, 1 at most."""
-        with torch.autocast(z_BD.device.type, enabled=False):
-            logs_BK = self.distances(z_BD.float()).log_softmax(dim=1)
+        logs_BK = self.distances(z_BD).log_softmax(dim=1)
         return (logs_BK.exp() * logs_BK).sum(dim=1).mean().exp()
 
     def loss(

@@ -32,20 +32,20 @@ class ConfusingSamples(OwnAdam):
     def __init__(self, channels: int, image_size: int, noise: int, width: int) -> None:
         super().__init__()
         if image_size < SMALLEST_IMAGE:
-            raise UsageError(
-                f"method arpl+cs generates images of {SMALLEST_IMAGE} px or more, not of {image_size}: use arpl"
-            )
+            sizes = f"images of {SMALLEST_IMAGE} px or more, not of {image_size}"
+            raise UsageError(f"method arpl+cs generates {sizes}: choose arpl")
         if noise < 1 or width < 1:
             raise UsageError(f"method_options: noise = {noise}, width = {width}: both must be 1 or more")
         self.noise, self.image_size = noise, image_size
         self.generator = generator(channels, image_size, noise, width)
         self.discriminator = discriminator(channels, image_size, width)
-        self.apply(_initialize).to(memory_format=torch.channels_last)
+        self.apply(_initialize)
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def generate(self, count: int, mean_C: Tensor, std_C: Tensor) -> Tensor:
         """New normalized images (count, C, H, W)."""
         noise_BN11 = torch.randn(count, self.noise, 1, 1, device=mean_C.device)
-        pixels_BCHW = self.generator(noise_BN11)[:, :, : self.image_size, : self.image_size].float()
+        pixels_BCHW: Tensor = self.generator(noise_BN11)[:, :, : self.image_size, : self.image_size].float()
         normalized_BCHW = (pixels_BCHW - mean_C[:, None, None]) / std_C[:, None, None]
         return normalized_BCHW.contiguous(memory_format=torch.channels_last)
 

@@ -21,7 +21,7 @@ class OwnAdam(nn.Module):
 
 
 class JointOptimizer(torch.optim.Optimizer):
-    """Several optimizers as one. They share its groups and its state, so that it alone is saved and loaded."""
+    """Several optimizers as one. They share its groups and state, so that it alone is saved and loaded."""
 
     def __init__(self, members: list[torch.optim.Optimizer]) -> None:
         self.members = members
