@@ -78,8 +78,8 @@ class AdversarialPointsHead(Head):
 class ConfusedPointsHead(AdversarialPointsHead):
     """ARPL beside a generator of confusing samples.
 
-    beta: weight of the entropy. noise: numbers that an image is generated from. width: channels of the widest
-    maps of generator and discriminator.
+    beta: weight of the entropy. noise: numbers that an image is generated from. width: channels of the
+    largest maps of generator and discriminator.
     """
 
     def __init__(

@@ -63,8 +63,12 @@ class PrototypeNetworkHead(Head):
         self.gamma, self.weight = gamma, weight
         self.points = random_points(shape, points)
 
+    def distances(self, z_BD: Tensor) -> Tensor:
+        """To the nearest prototype of each class."""
+        return squared_distances(z_BD, self.points).amin(dim=2)
+
     def forward(self, z_BD: Tensor) -> Tensor:
-        logits_BK: Tensor = -self.gamma * squared_distances(z_BD, self.points).amin(dim=2)
+        logits_BK: Tensor = -self.gamma * self.distances(z_BD)
         return logits_BK
 
     def loss(
@@ -75,6 +79,7 @@ class PrototypeNetworkHead(Head):
         smoothing: float,
         parts: nn.Module | None,
     ) -> Tensor:
-        logits_BK = self(model.encoder(views_BCHW))
-        own_B = -logits_BK.gather(1, labels_B[:, None]) / self.gamma
-        return cross_entropy(logits_BK, labels_B, label_smoothing=smoothing) + self.weight * own_B.mean()
+        distances_BK = self.distances(model.encoder(views_BCHW))
+        own_B = distances_BK.gather(1, labels_B[:, None])
+        known = cross_entropy(-self.gamma * distances_BK, labels_B, label_smoothing=smoothing)
+        return known + self.weight * own_B.mean()
