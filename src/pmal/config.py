@@ -220,6 +220,8 @@ class OptimizationConfig(Checked):
     """warm (from the first classifier) or scratch (from new random weights)."""
     refresh: Annotated[int, Within(0)] = 0
     """Prototypes embedded anew at each step, in turn. 0: all up to two batches of them, else one batch."""
+    teaching: Annotated[float, Within(0)] = 0.0
+    """Weight of agreeing with the mean answer of the classifiers that the prototypes were mined with."""
 
 
 @dataclass(frozen=True)
@@ -227,7 +229,7 @@ class RejectionConfig(Checked):
     """Where known ends."""
 
     score: str = "auto"
-    """probability, logit, energy, distance, neighbors or combined. Auto: distance for pmal, else logit."""
+    """The method's score to reject by, such as logit or distance. Auto: the one that its paper rejects by."""
     accept: Annotated[float, Within(0, 1, above=True)] = 0.95
     """Share of known images that the threshold accepts at least."""
     per_class: bool = False

@@ -96,9 +96,8 @@ def run_stages(
         yield "mining"
         run.begin("optimization")
         folder = out / "optimization"
-        network = optimize_embedding(
-            network, data, prototypes, config, flip=task.flip, folder=folder, session=session
-        )
+        rest: dict[str, Any] = {"flip": task.flip, "folder": folder, "session": session}
+        network = optimize_embedding(network, data, prototypes, config, **rest, teachers=classifiers)
         yield "optimization"
     elif method.final:
         run.begin("optimization")
@@ -186,6 +185,7 @@ def describe(config: RunConfig, task: Task) -> dict[str, Any]:
         "known_classes": len(task.class_names),
         "unknown_classes": 0 if task.unknown is None else len(set(task.unknown.labels.tolist())),
         "method": config.method,
+        "method_options": settings["method_options"],
         "classifiers": config.classifiers,
         "encoder": config.encoder.name,
         "projection": config.encoder.projection,
