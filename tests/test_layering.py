@@ -43,10 +43,12 @@ SHELLS = {
     "cli_bench",
     "cli_data",
     "cli_options",
+    "cli_report",
     "estimator",
     "estimator_checks",
     "estimator_settings",
     "pipeline",
+    "report",
 }
 
 
