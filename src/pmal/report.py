@@ -39,12 +39,11 @@ from pmal.reporting.report_run import Answered, Mined, RunFacts, Tested
 from pmal.reporting.report_sections import (
     classes_section,
     headline,
-    making_section,
     results_section,
     scores_section,
     summary,
-    training_section,
 )
+from pmal.reporting.report_sections_making import making_section, training_section
 from pmal.reporting.report_sections_pictures import embedding_section, prototypes_section, robustness_section
 from pmal.serving.bundle import load_model
 
@@ -169,14 +168,13 @@ def read_mined(run: Path, config: RunConfig, task: Task, session: Session) -> Mi
 
 
 def _page(facts: RunFacts, sections: list[Section], albums: tuple[Album, Album]) -> Page:
-    unknown = f" / {len(facts.unknown_names)} unknown" if facts.unknown_names else ""
-    classes = f"{len(facts.class_names)} known{unknown} classes"
-    kicker = f"pmal report · {facts.method} · split {facts.split} · {classes}"
+    unknown = f", {len(facts.unknown_names)} unknown" if facts.unknown_names else ""
+    kicker = f"pmal report · method {facts.method} · split {facts.split} · seed {facts.settings['seed']}"
     written = f"pmal {facts.manifest['pmal']}" if "pmal" in facts.manifest else "pmal"
     sheets = [album.sheet(SHEET_BYTES[album.name]) for album in albums]
     return Page(
-        title=facts.source,
-        kicker=f"{kicker} · seed {facts.settings['seed']}",
+        title=f"{facts.source}: {len(facts.class_names)} known classes{unknown}",
+        kicker=kicker,
         summary=summary(facts),
         stats=headline(facts),
         sections=sections,

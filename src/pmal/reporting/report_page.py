@@ -49,7 +49,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Table:
-    """The first cell of a row is its heading."""
+    """The first cell of a row is its heading; a row of one cell is the heading of those that follow."""
 
     kind: ClassVar[str] = "table"
     label: str

@@ -1,4 +1,4 @@
-"""The chapters of a run's report that are made of numbers: results, scores, classes, training, making."""
+"""The chapters of a run's report that are made of numbers: results, scores, classes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from pmal.reporting.metrics import auroc
-from pmal.reporting.report_data import confusion, open_set_curve, score_histogram, training_curves
+from pmal.reporting.report_data import confusion, open_set_curve, score_histogram
 from pmal.reporting.report_data_mining import shown_classes
-from pmal.reporting.report_page import Block, Cell, Details, Facts, Figure, Section, Stat, Table
+from pmal.reporting.report_page import Block, Cell, Figure, Section, Stat, Table
 from pmal.reporting.report_run import CLASSES, Answered, Mined, RunFacts, Tested
 
 SCORES = {
@@ -75,26 +75,28 @@ def results_section(facts: RunFacts) -> Section | None:
     lead = "Percent, with 95 % intervals over resampled test images. Larger is better, except for FPR95:"
     lead += " the share of unknown images that pass where 95 % of the known do."
     if not found["scores"]:
-        rows = [[Cell(name), _estimate(result["accuracy"], 0.0)] for name, result in methods.items()]
-        table = Table("Results", [Cell("method"), Cell("accuracy")], rows)
+        plain = [[Cell(name), _estimate(result["accuracy"], 0.0)] for name, result in methods.items()]
+        table = Table("Results", [Cell("method"), Cell("accuracy")], plain)
         lead = "This split has no unknown classes: there is the accuracy alone, with its 95 % interval."
         return Section("results", "Results", lead, [table])
     deciding = found.get("decision", {}).get("score")
     low = min(f["auroc"]["low"] for result in methods.values() for f in result["scores"].values())
     floor = max(0.0, np.floor(20 * low - 0.2) / 20)
-    rows = [
-        [
-            Cell(name, tag="decides" if score == deciding and name == facts.method else "", mark="group"),
-            Cell(score),
-            _estimate(figures["auroc"], floor, mark="plain" if name != facts.method else ""),
-            *(_number(figures[key]) for key in ("oscr", "fpr95")),
-            _number(result["accuracy"]),
+    rows: list[list[Cell]] = []
+    for name, result in methods.items():
+        own = result is found
+        accuracy = f"accuracy {percent(result['accuracy']['value'])} ({interval(result['accuracy'])})"
+        rows.append([Cell(name if own else "softmax, before", accuracy)])
+        rows += [
+            [
+                Cell(score, tag="decides" if own and score == deciding else ""),
+                _estimate(figures["auroc"], floor, mark="" if own else "plain"),
+                *(_number(figures[key]) for key in ("oscr", "fpr95")),
+            ]
+            for score, figures in result["scores"].items()
         ]
-        for name, result in methods.items()
-        for score, figures in result["scores"].items()
-    ]
-    heads = ["method", "score", "AUROC", "OSCR", "FPR95 ↓", "accuracy"]
-    head = [Cell(text, number=i > 2) for i, text in enumerate(heads)]
+    heads = ["score", "AUROC", "OSCR", "FPR95 ↓"]
+    head = [Cell(text, number=i > 1) for i, text in enumerate(heads)]
     return Section("results", "Results", lead, [Table("Results", head, rows, note=_result_note(facts))])
 
 
@@ -122,60 +124,6 @@ def classes_section(tested: Tested, mined: Mined | None, facts: RunFacts) -> Sec
         lead += f" {CLASSES} of {len(facts.class_names):,} classes are shown, evenly spaced."
     blocks: list[Block] = [confusion_table(tested, facts), class_table(tested, mined, facts)]
     return Section("classes", "Classes", lead, blocks)
-
-
-def training_section(facts: RunFacts) -> Section | None:
-    """Loss and learning rate over the epochs, from log.jsonl."""
-    curves = training_curves(facts.log)
-    if not curves:
-        return None
-    panels = [
-        {
-            "title": title,
-            "x": "epoch",
-            "y": axis,
-            "yLog": logarithmic,
-            "zero": not logarithmic,
-            "series": [{"name": c["name"], "x": c["epoch"], "y": c[key]} for c in curves],
-        }
-        for title, axis, key, logarithmic in (
-            ("Training loss", "mean over the epoch", "loss", True),
-            ("Learning rate", "at the end of the epoch", "rate", False),
-        )
-    ]
-    lead = "Classifiers are trained independently of each other; their disagreement is what mining looks at."
-    if facts.method == "pmal":
-        lead += " The optimization that follows has another loss, so the curves do not compare."
-    label = "Loss and learning rate over the epochs of every training"
-    return Section("training", "Training", lead, [Figure("curves", "lines", {"panels": panels}, label)])
-
-
-def making_section(facts: RunFacts) -> Section:
-    """Split, recipe and manifest: what is needed to get these figures again."""
-    family = facts.split.partition("/")[0]
-    split = [("family", family), ("split", facts.split), ("known", ", ".join(facts.class_names[:CLASSES]))]
-    if facts.unknown_names:
-        split.append(("unknown", ", ".join(facts.unknown_names[:CLASSES])))
-    split += [(f"{part} images", f"{count:,}") for part, count in facts.images.items()]
-    plain = [(k, v) for k, v in facts.settings.items() if not isinstance(v, dict)]
-    groups: list[tuple[str, Sequence[tuple[str, str]]]] = [("Split", split)]
-    groups.append(("Recipe", [(name, _value(value)) for name, value in plain]))
-    groups += [
-        (f"Recipe · {name}", [(key, _value(value)) for key, value in part.items()])
-        for name, part in facts.settings.items()
-        if isinstance(part, dict)
-    ]
-    groups += _manifest_groups(facts.manifest)
-    sums = facts.manifest.get("sha256", {})
-    rows = [[Cell(name), Cell(value)] for name, value in sums.items()]
-    head = [Cell("file"), Cell("sha256")]
-    blocks: list[Block] = [Facts(groups)]
-    if rows:
-        table = Table("Checksums", head, rows, style="sums")
-        blocks.append(Details(f"Checksums of {len(rows)} files", [table]))
-    lead = "Numbers of open-set recognition depend on which classes are unknown: the family of splits"
-    lead += " belongs to every one of them."
-    return Section("making", "How it was made", lead, blocks)
 
 
 def confusion_table(tested: Tested, facts: RunFacts) -> Table:
@@ -325,26 +273,3 @@ def _sampled(tested: Tested) -> str:
         return ""
     text = " and ".join(f"{n:,} of {total:,}" for n, total in zip(used, tested.all_images, strict=True))
     return f" Drawn from {text} known and unknown test images, evenly spaced; the table of results is of all."
-
-
-def _manifest_groups(manifest: Mapping[str, Any]) -> list[tuple[str, Sequence[tuple[str, str]]]]:
-    groups: list[tuple[str, Sequence[tuple[str, str]]]] = []
-    top = ("pmal", "revision", "python", "processes")
-    plain = [(name, _value(manifest[name])) for name in top if manifest.get(name) is not None]
-    if plain:
-        groups.append(("Manifest", plain))
-    for name in ("libraries", "hardware"):
-        entries = [(k, _value(v)) for k, v in manifest.get(name, {}).items() if v is not None]
-        if entries:
-            groups.append((f"Manifest · {name}", entries))
-    return groups
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, (list, tuple)):
-        return ", ".join(map(str, value)) or "-"
-    if isinstance(value, dict):
-        return ", ".join(f"{k} = {v}" for k, v in value.items()) or "-"
-    return f"{value:g}" if isinstance(value, float) else str(value)

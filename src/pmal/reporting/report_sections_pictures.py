@@ -15,6 +15,8 @@ from pmal.reporting.report_run import CLASSES, Mined, RunFacts, Tested, short_na
 POINTS = 1_000
 """Test images of each part in the embedding at most: seconds of t-SNE."""
 PER_ROW = 10
+FEW = 10
+"""Images in an interval of r of which the accuracy says little."""
 
 
 def embedding_section(
@@ -85,14 +87,13 @@ def robustness_section(mined: Mined, facts: RunFacts, album: Album) -> Section:
             [{"place": album.place(p), "alt": _alt(mined, p, facts)} for p in some]
             for some in group["pictures"]
         ]
-    data |= {"symbol": mined.symbol, "sheet": album.name}
+    data |= {"symbol": mined.symbol, "sheet": album.name, "few": FEW}
     lead = (
         f"{mined.symbol} says how well a training image keeps its place among the others from one classifier"
     )
     lead += " to the next. Where it is small, the classifiers err more often."
-    caption = (
-        "Accuracy: of this run's classifiers on training images. Pick a class below; pictures lie at their r."
-    )
+    caption = "Accuracy: of this run's classifiers on the training images; hollow where there are fewer than"
+    caption += f" {FEW}. Pictures stand below the interval that they lie in. Choose a class to see its own."
     if mined.landmarks:
         caption += f" r is estimated here from {mined.landmarks:,} training images."
     label = (

@@ -86,24 +86,22 @@ pmal.draw.scores = (node, data) => {
   const draw = () => {
     panels.replaceChildren();
     about.textContent = score.about;
-    pmal.histogram(panels, score);
+    // All panels first: each is as wide as the others leave it.
+    const places = ["", ...(score.curve ? ["", ""] : [])].map(() => panels.appendChild(pmal.el("div", { class: "panel" })));
+    pmal.histogram(places[0], score);
     if (score.curve) {
-      pmal.curve(panels, score, "known", "ROC", "auroc", "known accepted");
-      pmal.curve(panels, score, "correct", "OSCR", "oscr", "known accepted and named correctly");
+      pmal.curve(places[1], score, "known", "ROC", "auroc", "known accepted");
+      pmal.curve(places[2], score, "correct", "OSCR", "oscr", "known accepted and named correctly");
     }
   };
   pmal.whenResized(node, draw);
 };
 
-pmal.panel = (panels, title, note) => {
-  const place = pmal.el("div", { class: "panel" }, pmal.el("h3", {}, title, " ", pmal.el("small", {}, note)));
-  panels.append(place);
-  return place;
-};
+pmal.heading = (title, note) => pmal.el("h3", {}, title, " ", pmal.el("small", {}, note));
 
-pmal.histogram = (panels, score) => {
+pmal.histogram = (place, score) => {
   const h = score.histogram, groups = [["known", "var(--accent)"], ["unknown", "var(--unknown)"]].filter(([name]) => h[name]);
-  const place = pmal.panel(panels, "Distribution", "share of images per interval");
+  place.append(pmal.heading("Distribution", "share of images per interval"));
   // The square root keeps a tail visible beside a peak.
   const top = Math.max(...groups.flatMap(([name]) => h[name]));
   const root = (share) => Math.sqrt(share);
@@ -138,9 +136,9 @@ pmal.hoverBars = (plot, h, groups) => {
   plot.root.addEventListener("pointerleave", pmal.tip.hide);
 };
 
-pmal.curve = (panels, score, column, title, figure, yLabel) => {
+pmal.curve = (place, score, column, title, figure, yLabel) => {
   const own = score.figures ? pmal.percent(score.figures[figure]) : "";
-  const place = pmal.panel(panels, title, `area ${own}`);
+  place.append(pmal.heading(title, `area ${own}`));
   const share = (value) => `${Math.round(100 * value)}%`;
   const plot = pmal.plot(place, {
     width: place.clientWidth || 320, height: 270, x: [0, 1], y: [0, 1], xLabel: "unknown accepted", yLabel, format: { x: share, y: share },

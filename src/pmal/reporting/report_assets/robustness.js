@@ -1,5 +1,5 @@
 "use strict";
-// {symbol, sheet, edges, groups: [{name, count, accuracy, mean, median, pictures: [[{place, alt}]]}]}
+// {symbol, sheet, few, edges, groups: [{name, count, accuracy, mean, median, pictures: [[{place, alt}]]}]}
 pmal.draw.robustness = (node, data) => {
   let chosen = 0;
   const main = pmal.el("div");
@@ -52,12 +52,15 @@ pmal.robustnessPlot = (node, data, group) => {
     plot.root.append(pmal.svg("text", { x: plot.box.left - 7, y: accuracy(tick) + 4, "text-anchor": "end" }, `${Math.round(100 * tick)}%`));
   }
   const middle = data.edges.slice(0, last).map((edge, i) => (edge + data.edges[i + 1]) / 2);
-  plot.root.append(pmal.svg("path", { class: "line", d: pmal.path(middle, group.accuracy, plot.x, accuracy), fill: "none", stroke: "var(--warm)", "stroke-width": 2 }));
+  // A share of a handful of images says little: it stands apart, hollow, and the line passes it by.
+  const few = group.count.map((count) => count < data.few);
+  const firm = middle.map((_, i) => i).filter((i) => !few[i]);
+  plot.root.append(pmal.svg("path", { class: "line", d: pmal.path(firm.map((i) => middle[i]), firm.map((i) => group.accuracy[i]), plot.x, accuracy), fill: "none", stroke: "var(--warm)", "stroke-width": 2 }));
   group.count.forEach((count, i) => {
     const left = plot.x(data.edges[i]) + 1, wide = plot.x(data.edges[i + 1]) - left - 1;
     plot.root.append(pmal.svg("rect", { class: "bar-r", x: left, width: wide, y: plot.y(count), height: plot.box.bottom - plot.y(count), rx: 2, fill: "var(--accent)", opacity: 0.75 }));
     if (group.accuracy[i] === null) return;
-    plot.root.append(pmal.svg("circle", { cx: plot.x(middle[i]), cy: accuracy(group.accuracy[i]), r: 4, fill: "var(--warm)" }));
+    plot.root.append(pmal.svg("circle", { cx: plot.x(middle[i]), cy: accuracy(group.accuracy[i]), r: 4, fill: few[i] ? "var(--paper)" : "var(--warm)", stroke: "var(--warm)", "stroke-width": 1.5 }));
   });
   plot.root.addEventListener("pointermove", (event) => {
     const at = event.clientX - plot.root.getBoundingClientRect().left;
