@@ -38,7 +38,7 @@ def robustness_figure(
     edges = intervals(r_N)
     interval_N = np.clip(np.searchsorted(edges, r_N, side="right") - 1, 0, len(edges) - 2)
     every = np.arange(len(r_N))
-    groups = [("all classes", every)] + [(names[k], np.flatnonzero(labels_N == k)) for k in classes]
+    groups = [("all", every)] + [(names[k], np.flatnonzero(labels_N == k)) for k in classes]
     return {
         "edges": edges.tolist(),
         "groups": [

@@ -73,7 +73,7 @@ def prototypes_section(mined: Mined, facts: RunFacts, album: Album) -> Section:
         "A prototype is a training image that stands for its class: independently trained networks agree on"
     )
     lead += " it (large r), and it lies far from those chosen before it (gap). The images with the smallest r"
-    lead += " are often damaged, mislabeled or hard to read;"
+    lead += " may be damaged, mislabeled or hard to read;"
     lead += " a name in orange is what the first classifier takes them for."
     return Section("prototypes", "Prototypes", lead, blocks)
 
@@ -88,10 +88,11 @@ def robustness_section(mined: Mined, facts: RunFacts, album: Album) -> Section:
             for some in group["pictures"]
         ]
     data |= {"symbol": mined.symbol, "sheet": album.name, "few": FEW}
-    lead = (
-        f"{mined.symbol} says how well a training image keeps its place among the others from one classifier"
+    lead = f"{mined.symbol} says how well a training image keeps its place among the others from one"
+    lead += (
+        " classifier to the next. If it measures quality, the classifiers err more often where it is small:"
     )
-    lead += " to the next. Where it is small, the classifiers err more often."
+    lead += " the accuracy in each interval shows whether they do."
     caption = "Accuracy: of this run's classifiers on the training images; hollow where there are fewer than"
     caption += f" {FEW}. Pictures stand below the interval that they lie in. Choose a class to see its own."
     if mined.landmarks:

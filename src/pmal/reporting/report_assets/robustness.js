@@ -36,7 +36,8 @@ pmal.ridge = (data, group, index, pick) => {
 
 pmal.robustnessPlot = (node, data, group) => {
   const width = node.clientWidth || 320, last = data.edges.length - 1;
-  const known = group.accuracy.filter((v) => v !== null);
+  const few = group.count.map((count) => count < data.few);
+  const known = group.accuracy.filter((v, i) => v !== null && !few[i]);
   const floor = Math.max(0, Math.floor(Math.min(1, ...known) * 10 - 0.5) / 10);
   const top = Math.max(...group.count, 1);
   const lane = 92;
@@ -53,14 +54,15 @@ pmal.robustnessPlot = (node, data, group) => {
   }
   const middle = data.edges.slice(0, last).map((edge, i) => (edge + data.edges[i + 1]) / 2);
   // A share of a handful of images says little: it stands apart, hollow, and the line passes it by.
-  const few = group.count.map((count) => count < data.few);
   const firm = middle.map((_, i) => i).filter((i) => !few[i]);
   plot.root.append(pmal.svg("path", { class: "line", d: pmal.path(firm.map((i) => middle[i]), firm.map((i) => group.accuracy[i]), plot.x, accuracy), fill: "none", stroke: "var(--warm)", "stroke-width": 2 }));
   group.count.forEach((count, i) => {
     const left = plot.x(data.edges[i]) + 1, wide = plot.x(data.edges[i + 1]) - left - 1;
     plot.root.append(pmal.svg("rect", { class: "bar-r", x: left, width: wide, y: plot.y(count), height: plot.box.bottom - plot.y(count), rx: 2, fill: "var(--accent)", opacity: 0.75 }));
     if (group.accuracy[i] === null) return;
-    plot.root.append(pmal.svg("circle", { cx: plot.x(middle[i]), cy: accuracy(group.accuracy[i]), r: 4, fill: few[i] ? "var(--paper)" : "var(--warm)", stroke: "var(--warm)", "stroke-width": 1.5 }));
+    const below = group.accuracy[i] < floor, at = accuracy(Math.max(floor, group.accuracy[i]));
+    if (below) plot.root.append(pmal.svg("text", { x: plot.x(middle[i]), y: at - 8, "text-anchor": "middle" }, `${Math.round(100 * group.accuracy[i])}% ↓`));
+    plot.root.append(pmal.svg("circle", { cx: plot.x(middle[i]), cy: at, r: 4, fill: few[i] ? "var(--paper)" : "var(--warm)", stroke: "var(--warm)", "stroke-width": 1.5 }));
   });
   plot.root.addEventListener("pointermove", (event) => {
     const at = event.clientX - plot.root.getBoundingClientRect().left;
