@@ -1,4 +1,4 @@
-"""Pages in Debian's chromium, driven by playwright; where either is missing, the test says so and is skipped."""
+"""Pages in Debian's chromium, driven by playwright; where either is missing, the test is skipped."""
 
 import contextlib
 import os

@@ -97,13 +97,16 @@ def run_page(run: Path, session: Session, task: Task | None = None) -> Page:
 
 def read_facts(run: Path, config: RunConfig, task: Task) -> RunFacts:
     """What the run's files say about it."""
-    unknown = task.unknown
+    unknown, settings = task.unknown, to_settings(config)
+    # Where the images lie concerns nobody to whom the report is sent.
+    source = printable(Path(config.data.source).name)
+    settings["data"] = {**settings["data"], "source": source}
     names = [unknown.class_names[u] for u in sorted(set(unknown.labels.tolist()))] if unknown else []
     parts = {"train": task.train, "held-out": task.held_out, "test": task.test, "unknown": unknown}
     measured, manifest = run / "metrics.json", run / "manifest.json"
     return RunFacts(
-        settings=to_settings(config),
-        source=printable(Path(config.data.source).name),
+        settings=settings,
+        source=source,
         split=task.split.label,
         class_names=[printable(name) for name in task.class_names],
         unknown_names=[printable(name) for name in names],
@@ -245,8 +248,8 @@ def _affordable(settings: MiningConfig, samples: int, spaces: int, device: str) 
     most = PAIRS.get(device, PAIRS["cpu"])
     if count_pairs(samples, spaces, settings) <= most:
         return settings
-    pairs_per_landmark = count_pairs(samples, spaces, dataclasses.replace(settings, landmarks=1))
-    return dataclasses.replace(settings, landmarks=max(100, most // pairs_per_landmark))
+    of_two = count_pairs(samples, spaces, dataclasses.replace(settings, landmarks=2))
+    return dataclasses.replace(settings, landmarks=max(100, 2 * most // of_two))
 
 
 def _read_log(path: Path) -> list[dict[str, Any]]:

@@ -44,7 +44,8 @@ def _tsne(z_ND: Floats) -> Floats:
             random_state=0,
             n_jobs=1,  # more would wait for each other on a busy machine, and round differently
         ).fit(z_ND)
-    return np.asarray(found, dtype=np.float64)
+    flat = np.asarray(found, dtype=np.float64)
+    return flat if np.isfinite(flat).all() else _pca(z_ND)  # of points that are all equal it makes NaN
 
 
 def _pca(z_ND: Floats) -> Floats:
