@@ -9,7 +9,8 @@ import pytest
 
 from pmal import pipeline, report
 from pmal._runtime.session import open_session
-from pmal.config import MiningConfig
+from pmal.config import MiningConfig, RunConfig, build
+from pmal.data.samples import Samples, VectorStore
 from pmal.data.task import learning_task, open_task
 from pmal.errors import DataError
 from pmal.reporting.audit import audit_run
@@ -166,3 +167,23 @@ def test_an_image_that_could_not_be_read_is_left_out(tmp_path):
     (photos / NAMES[0] / "07 <i>.png").write_bytes(b"no image")
     pipeline.fit(photo_config(photos, training={"epochs": 1}), tmp_path / "run")
     assert "robustness" in chapters(tmp_path / "run")[0]
+
+
+def test_embeddings_have_no_pictures_but_a_report(tmp_path):
+    random = np.random.default_rng(0)
+    labels = np.arange(150) % 3
+    store = VectorStore("X", (3 * np.eye(6)[labels] + random.normal(size=(150, 6))).astype(np.float32))
+    samples = Samples.whole(store, labels, ("a", "b", "c"))
+    settings = {
+        "encoder": {"name": "precomputed"},
+        "data": {"augmentation": "none"},
+        "training": {"epochs": 2},
+    }
+    config = build(RunConfig, settings)
+    task = learning_task(samples.at(np.arange(100)), "X", config.data)
+    task = dataclasses.replace(task, test=samples.at(np.arange(100, 150)))
+    pipeline.fit(config, tmp_path / "run", task=task)
+    _, text = chapters(tmp_path / "run", task=task)
+    assert set(figure(text, "embedding-plot")["place"]) == {None}
+    assert "tile blank" in text
+    assert "data:image" not in text
