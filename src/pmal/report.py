@@ -35,7 +35,7 @@ from pmal.reporting.report_data import Floats, evenly
 from pmal.reporting.report_data_embedding import layout_method
 from pmal.reporting.report_page import Page, Section, check_can_render, render_page
 from pmal.reporting.report_pictures import Album
-from pmal.reporting.report_run import Answered, Mined, RunFacts, Tested
+from pmal.reporting.report_run import Answered, Measured, Mined, RunFacts, plain_names
 from pmal.reporting.report_sections import (
     classes_section,
     headline,
@@ -85,9 +85,10 @@ def run_page(run: Path, session: Session, task: Task | None = None) -> Page:
     sections = [results_section(facts)]
     if tested:
         spaces = _prototype_spaces(run, model, mined) if mined else []
-        with session.display.stage("embedding in 2-D", len(tested.model.z), "images") as advance:
+        panels = 2 if tested.softmax else 1
+        with session.display.stage("embedding in 2-D", panels, "pictures") as advance:
             sections.append(embedding_section(tested, mined, spaces, facts, albums, layout_method()))
-            advance(len(tested.model.z))
+            advance(panels)
         sections += [scores_section(tested, facts), classes_section(tested, mined, facts)]
     if mined:
         sections += [prototypes_section(mined, facts, albums[1]), robustness_section(mined, facts, albums[1])]
@@ -101,15 +102,17 @@ def read_facts(run: Path, config: RunConfig, task: Task) -> RunFacts:
     # Where the images lie concerns nobody to whom the report is sent.
     source = printable(Path(config.data.source).name)
     settings["data"] = {**settings["data"], "source": source}
-    names = [unknown.class_names[u] for u in sorted(set(unknown.labels.tolist()))] if unknown else []
+    labels = sorted(set(unknown.labels.tolist())) if unknown is not None else []
+    names = plain_names([*task.class_names, *(unknown.class_names[u] for u in labels if unknown is not None)])
+    known = len(task.class_names)
     parts = {"train": task.train, "held-out": task.held_out, "test": task.test, "unknown": unknown}
     measured, manifest = run / "metrics.json", run / "manifest.json"
     return RunFacts(
         settings=settings,
         source=source,
         split=task.split.label,
-        class_names=[printable(name) for name in task.class_names],
-        unknown_names=[printable(name) for name in names],
+        class_names=names[:known],
+        unknown_names=dict(zip(labels, names[known:], strict=True)),
         images={name: len(part) for name, part in parts.items() if part is not None},
         metrics=read_json(measured) if measured.is_file() else None,
         manifest=read_json(manifest) if manifest.is_file() else {},
@@ -117,7 +120,7 @@ def read_facts(run: Path, config: RunConfig, task: Task) -> RunFacts:
     )
 
 
-def answer_tests(run: Path, config: RunConfig, model: OpenSetModel, task: Task, session: Session) -> Tested:
+def answer_tests(run: Path, config: RunConfig, model: OpenSetModel, task: Task, session: Session) -> Measured:
     """What the model and the softmax before it say about the test images."""
     parts = [part for part in (task.test, task.unknown) if part is not None]
     spec, everything = model.classifier.spec, tuple(map(len, parts))
@@ -130,7 +133,7 @@ def answer_tests(run: Path, config: RunConfig, model: OpenSetModel, task: Task, 
         softmax = load_classifiers(run / "classifiers", 1, task.class_names, session)[0]
     z, logits = _embed(model.classifier, opened, session)
     answers = model.answer_embedded(z, logits) if _has_threshold(model) else None
-    return Tested(
+    return Measured(
         known=opened[0].samples,
         unknown=opened[1].samples if len(opened) > 1 else None,
         model=Answered(

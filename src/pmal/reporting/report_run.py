@@ -4,6 +4,8 @@ Shapes: N known test images, M unknown ones (known ones first), T training image
 """
 
 import functools
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -26,7 +28,8 @@ class RunFacts:
     source: str
     split: str
     class_names: Sequence[str]
-    unknown_names: Sequence[str]
+    unknown_names: Mapping[int, str]
+    """By their labels."""
     images: Mapping[str, int]
     """Readable images, by part."""
     metrics: Mapping[str, Any] | None
@@ -50,7 +53,7 @@ class Answered:
 
 
 @dataclass(frozen=True, eq=False)
-class Tested:
+class Measured:
     """The test images and what the model, and the plain softmax before it, say about them."""
 
     known: Samples
@@ -96,6 +99,18 @@ class Mined:
     def position_of(self) -> dict[int, int]:
         """Where a sample id stands."""
         return {int(i): position for position, i in enumerate(self.samples.ids)}
+
+
+def plain_names(names: Sequence[str]) -> list[str]:
+    """Names on one line, and without the WordNet id before them where they are told apart without it.
+
+    >>> plain_names(["n02012849 crane", "n03126707 crane", "n02279972 monarch", "n01 owl"])
+    ['n02012849 crane', 'n03126707 crane', 'monarch', 'n01 owl']
+    """
+    given = [printable(name) for name in names]
+    short = [re.sub(r"^n\d{8} (?=.)", "", name) for name in given]
+    count = Counter([*short, *(name for name, one in zip(given, short, strict=True) if name != one)])
+    return [one if count[one] == 1 else name for name, one in zip(given, short, strict=True)]
 
 
 def short_name(name: str) -> str:

@@ -9,7 +9,7 @@ from pmal.reporting.metrics import auroc
 from pmal.reporting.report_data import confusion, open_set_curve, score_histogram
 from pmal.reporting.report_data_mining import shown_classes
 from pmal.reporting.report_page import Block, Cell, Figure, Section, Stat, Table
-from pmal.reporting.report_run import CLASSES, Answered, Mined, RunFacts, Tested
+from pmal.reporting.report_run import CLASSES, Answered, Measured, Mined, RunFacts
 
 SCORES = {
     "probability": "One minus the largest softmax probability (the paper's PR).",
@@ -100,7 +100,7 @@ def results_section(facts: RunFacts) -> Section | None:
     return Section("results", "Results", lead, [Table("Results", head, rows, note=_result_note(facts))])
 
 
-def scores_section(tested: Tested, facts: RunFacts) -> Section:
+def scores_section(tested: Measured, facts: RunFacts) -> Section:
     """Histograms of every score with its threshold, ROC and the OSCR curve."""
     names = list(tested.model.scores)
     data = {
@@ -117,7 +117,7 @@ def scores_section(tested: Tested, facts: RunFacts) -> Section:
     return Section("scores", "Scores", lead, [Figure("score-plots", "scores", data, label, caption)])
 
 
-def classes_section(tested: Tested, mined: Mined | None, facts: RunFacts) -> Section:
+def classes_section(tested: Measured, mined: Mined | None, facts: RunFacts) -> Section:
     """What each class is taken for, and figures of each class."""
     lead = "Rows are what an image is, columns what the model says; shares are of the row."
     if len(facts.class_names) > CLASSES:
@@ -126,7 +126,7 @@ def classes_section(tested: Tested, mined: Mined | None, facts: RunFacts) -> Sec
     return Section("classes", "Classes", lead, blocks)
 
 
-def confusion_table(tested: Tested, facts: RunFacts) -> Table:
+def confusion_table(tested: Measured, facts: RunFacts) -> Table:
     """Known classes, then the unknown ones, against the answers."""
     classes = shown_classes(len(facts.class_names), CLASSES)
     answer = tested.model.nearest if tested.answer is None else tested.answer
@@ -142,17 +142,15 @@ def confusion_table(tested: Tested, facts: RunFacts) -> Table:
         cells = [_confusion_cell(line[c], sum(line), right == c, len(classes) + 1 == c) for c in kept]
         rows.append([Cell(name), *cells])
     head = [
-        Cell(""),
-        *(
-            Cell(c, mark="apart" if c == "unknown" and i == len(columns) - 1 and threshold else "")
-            for i, c in enumerate(columns)
-        ),
+        Cell(name, mark="apart" if threshold and i == len(columns) else "")
+        for i, name in enumerate(["", *columns])
     ]
+    dense = len(columns) > 10 or max(map(len, columns)) > 9
     note = "Blue: right answers. Orange: wrong ones. Numbers are images."
-    return Table("Confusion of classes", head, rows, note, style="matrix")
+    return Table("Confusion of classes", head, rows, note, style="matrix dense" if dense else "matrix")
 
 
-def class_table(tested: Tested, mined: Mined | None, facts: RunFacts) -> Table:
+def class_table(tested: Measured, mined: Mined | None, facts: RunFacts) -> Table:
     """One line per class."""
     labels, nearest_N = tested.known.labels, tested.model.nearest[: len(tested.known)]
     known_N, unknown_M = tested.split(tested.model.scores[tested.score])
@@ -208,7 +206,7 @@ def _result_note(facts: RunFacts) -> str:
     return text + f". {decision['note'][:1].upper()}{decision['note'][1:]}."
 
 
-def _score_data(name: str, tested: Tested, facts: RunFacts) -> dict[str, Any]:
+def _score_data(name: str, tested: Measured, facts: RunFacts) -> dict[str, Any]:
     known_N, unknown_M = tested.split(tested.model.scores[name])
     about = SCORES.get(name, "")
     if name == tested.score:
@@ -227,7 +225,7 @@ def _score_data(name: str, tested: Tested, facts: RunFacts) -> dict[str, Any]:
     return data
 
 
-def _softmax_beside(name: str, tested: Tested, softmax: Answered, facts: RunFacts) -> dict[str, Any]:
+def _softmax_beside(name: str, tested: Measured, softmax: Answered, facts: RunFacts) -> dict[str, Any]:
     """The softmax of the same run by the same score; where it has none such, by its probability."""
     own = name if name in softmax.scores else "probability"
     known_N, unknown_M = tested.split(softmax.scores[own])
@@ -244,7 +242,7 @@ def _areas(scores: Mapping[str, Any], name: str) -> dict[str, float | None]:
     return {key: scores[name][key]["value"] if name in scores else None for key in ("auroc", "oscr")}
 
 
-def _truth_rows(tested: Tested, facts: RunFacts, classes: Sequence[int]) -> tuple[list[str], Any]:
+def _truth_rows(tested: Measured, facts: RunFacts, classes: Sequence[int]) -> tuple[list[str], Any]:
     """Names of the rows, and the row of each test image (-1: not shown)."""
     row_of = {k: row for row, k in enumerate(classes)}
     names = [facts.class_names[k] for k in classes]
@@ -252,7 +250,7 @@ def _truth_rows(tested: Tested, facts: RunFacts, classes: Sequence[int]) -> tupl
     if tested.unknown is not None:
         present = sorted(set(tested.unknown.labels.tolist()))
         single = len(present) <= MOST_UNKNOWN_ROWS
-        names += [f"unknown: {tested.unknown.class_names[u]}" for u in present] if single else ["unknown"]
+        names += [f"unknown: {facts.unknown_names[u]}" for u in present] if single else ["unknown"]
         truth += [len(classes) + (present.index(u) if single else 0) for u in tested.unknown.labels.tolist()]
     return names, np.array(truth, dtype=np.int64)
 
@@ -267,7 +265,7 @@ def _confusion_cell(count: int, total: int, right: bool, unknown: bool) -> Cell:
     )
 
 
-def _sampled(tested: Tested) -> str:
+def _sampled(tested: Measured) -> str:
     used = (len(tested.known), 0 if tested.unknown is None else len(tested.unknown))
     if used == tested.all_images:
         return ""

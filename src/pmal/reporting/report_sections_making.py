@@ -38,6 +38,7 @@ def training_section(facts: RunFacts) -> Section | None:
             "x": "epoch",
             "y": axis,
             "yLog": logarithmic,
+            "xWhole": True,
             "zero": not logarithmic,
             "series": [{"name": c["name"], "x": c["epoch"], "y": c[key]} for c in curves],
         }
@@ -70,7 +71,7 @@ def making_section(facts: RunFacts) -> Section:
 def _split(facts: RunFacts) -> Rows:
     rows = [("family", facts.split.partition("/")[0]), ("split", facts.split)]
     rows += [("known", _listed(facts.class_names))]
-    rows += [("unknown", _listed(facts.unknown_names))] if facts.unknown_names else []
+    rows += [("unknown", _listed(list(facts.unknown_names.values())))] if facts.unknown_names else []
     return rows + [(f"{part} images", f"{count:,}") for part, count in facts.images.items()]
 
 

@@ -10,7 +10,7 @@ from pmal.reporting.report_data_embedding import layouts
 from pmal.reporting.report_data_mining import least_robust, robustness_figure, shown_classes
 from pmal.reporting.report_page import Figure, Gallery, Picture, Section
 from pmal.reporting.report_pictures import Album
-from pmal.reporting.report_run import CLASSES, Mined, RunFacts, Tested, short_name
+from pmal.reporting.report_run import CLASSES, Measured, Mined, RunFacts, short_name
 
 POINTS = 1_000
 """Test images of each part in the embedding at most: seconds of t-SNE."""
@@ -20,7 +20,7 @@ FEW = 10
 
 
 def embedding_section(
-    tested: Tested,
+    tested: Measured,
     mined: Mined | None,
     prototype_spaces: list[Floats],
     facts: RunFacts,
@@ -104,7 +104,7 @@ def robustness_section(mined: Mined, facts: RunFacts, album: Album) -> Section:
     return Section("robustness", "Robustness", lead, [figure])
 
 
-def _chosen_images(tested: Tested, classes: list[int]) -> Ints:
+def _chosen_images(tested: Measured, classes: list[int]) -> Ints:
     """Positions of the test images that are drawn, known ones first."""
     known = np.flatnonzero(np.isin(tested.known.labels, classes))
     parts = [known[evenly(len(known), POINTS)]]
@@ -122,7 +122,7 @@ def _chosen_prototypes(mined: Mined | None, classes: list[int]) -> Ints:
 
 
 def _point_data(
-    tested: Tested,
+    tested: Measured,
     mined: Mined | None,
     chosen: Ints,
     prototypes: Ints,
@@ -154,11 +154,11 @@ def _point_data(
     return data
 
 
-def _about(tested: Tested, i: int, facts: RunFacts) -> list[str]:
+def _about(tested: Measured, i: int, facts: RunFacts) -> list[str]:
     known, unknown, n = tested.known, tested.unknown, len(tested.known)
     name = facts.class_names[known.labels[i]] if i < n else ""
     if i >= n and unknown is not None:
-        name = f"{UNKNOWN}: {unknown.class_names[unknown.labels[i - n]]}"
+        name = f"{UNKNOWN}: {facts.unknown_names[int(unknown.labels[i - n])]}"
     file = known.name(i) if i < n else unknown.name(i - n) if unknown is not None else ""
     taken = facts.class_names[tested.model.nearest[i]]
     answer = f"nearest class: {taken}"
@@ -180,7 +180,12 @@ def _prototype(mined: Mined, i: int, position_of: dict[int, int], name: str, alb
     found = mined.prototypes
     position, r, gap = position_of[int(found.ids[i])], float(found.r[i]), float(found.gap[i])
     alt = f"prototype {int(found.rank[i]) + 1} of class {name}: {short_name(mined.samples.name(position))}"
-    return Picture(album.name, album.place(position), alt, [f"{mined.symbol} {r:.2f}", f"gap {gap:.2g}"])
+    return Picture(
+        album.name,
+        album.place(position),
+        alt,
+        [f"{mined.symbol} {r:.2f}", f"gap {gap:.{0 if gap >= 9.95 else 1}f}"],
+    )
 
 
 def _poor(mined: Mined, position: int, name: str, facts: RunFacts, album: Album) -> Picture:
@@ -188,6 +193,7 @@ def _poor(mined: Mined, position: int, name: str, facts: RunFacts, album: Album)
     lines = [f"{mined.symbol} {mined.r_N[position]:.2f}"]
     wrong = mined.predicted_N[position] != mined.samples.labels[position]
     alt = f"image of class {name} with small {mined.symbol}: {short_name(mined.samples.name(position))}"
+    alt += f", taken for {taken}" if wrong else ""
     return Picture(
         album.name,
         album.place(position),

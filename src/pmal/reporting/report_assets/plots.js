@@ -21,7 +21,7 @@ pmal.legend = (names, off, redraw, series = []) => {
     const key = pmal.svg("svg", { viewBox: "0 0 14 14", "aria-hidden": "true" });
     const dash = series[i] && series[i].dash ? { "stroke-dasharray": "3 3" } : {};
     key.append(pmal.svg("line", { x1: 0, x2: 14, y1: 7, y2: 7, "stroke-width": 3, stroke: `var(${pmal.classColor(i)})`, ...dash }));
-    const button = pmal.el("button", { type: "button", "aria-pressed": "true", title: name }, key, name);
+    const button = pmal.el("button", { type: "button", "aria-pressed": "true", title: name }, key, pmal.el("span", {}, name));
     button.addEventListener("click", () => {
       off.has(i) ? off.delete(i) : off.add(i);
       button.setAttribute("aria-pressed", String(!off.has(i)));
@@ -48,7 +48,7 @@ pmal.drawLines = (node, panel, off) => {
   if (!panel.yLog) { if (panel.zero) low = Math.min(0, low); const pad = (high - low) * 0.06; high += pad; if (!panel.zero) low -= pad; }
   const plot = pmal.plot(node, {
     width: node.clientWidth || 320, height: 240, x: pmal.extent(every.map((s) => s.x), panel.xLog), y: [low, high],
-    xLabel: panel.x, yLabel: panel.y, xLog: panel.xLog, yLog: panel.yLog, label: `${panel.title}: ${panel.y} over ${panel.x}`,
+    xLabel: panel.x, yLabel: panel.y, xLog: panel.xLog, yLog: panel.yLog, xWhole: panel.xWhole, label: `${panel.title}: ${panel.y} over ${panel.x}`,
   });
   for (const s of shown) {
     if (s.low) {
@@ -148,8 +148,9 @@ pmal.curve = (place, score, column, title, figure, yLabel) => {
   const lines = [[score.title, score.curve, { stroke: "var(--accent)", "stroke-width": 2.4 }, own]];
   if (score.beside) lines.unshift([score.beside.name, score.beside.curve, { stroke: "var(--warm)", "stroke-width": 1.8, "stroke-dasharray": "5 4" }, pmal.percent(score.beside.figures[figure])]);
   lines.forEach(([, curve, style]) => draw(curve, style));
+  const low = score.curve[column].at(-1) < 0.6; // then the lower corner is where the curves are
   [...lines].reverse().forEach(([name, , style, area], i) => {
-    const y = plot.box.bottom - 14 - 18 * (lines.length - 1 - i), x = plot.box.right - 4;
+    const y = low ? plot.box.top + 16 + 18 * i : plot.box.bottom - 14 - 18 * (lines.length - 1 - i), x = plot.box.right - 4;
     const text = pmal.svg("text", { x: x - 24, y, "text-anchor": "end" }, `${name} ${area}`);
     plot.root.append(text, pmal.svg("line", { x1: x - 18, x2: x, y1: y - 4, y2: y - 4, ...style }));
   });

@@ -54,7 +54,7 @@ pmal.scatterLegend = (entries, off, redraw) => {
     const key = pmal.svg("svg", { viewBox: "0 0 14 14", "aria-hidden": "true" });
     const parts = { circle: ["circle", { cx: 7, cy: 7, r: 5 }], square: ["rect", { x: 2, y: 2, width: 10, height: 10 }], triangle: ["path", { d: "M7,1.5L13,12H1Z" }], diamond: ["path", { d: "M7,1L13,7L7,13L1,7Z" }], star: ["path", { d: "M7,.5l1.9,4.4 4.6,.4-3.5,3.1 1.1,4.6L7,10.5 2.9,13 4,8.4.5,5.3l4.6-.4Z" }] };
     key.append(pmal.svg(parts[entry.shape][0], { ...parts[entry.shape][1], fill: `var(${entry.color})` }));
-    const button = pmal.el("button", { type: "button", "aria-pressed": "true", title: entry.name }, key, entry.name);
+    const button = pmal.el("button", { type: "button", "aria-pressed": "true", title: entry.name }, key, pmal.el("span", {}, entry.name));
     button.addEventListener("click", () => {
       off.has(entry.key) ? off.delete(entry.key) : off.add(entry.key);
       button.setAttribute("aria-pressed", String(!off.has(entry.key)));
@@ -78,10 +78,11 @@ pmal.drawScatter = (view) => {
   const colors = { unknown: pmal.color("--unknown"), ink: pmal.color("--ink"), card: pmal.color("--card") };
   const byClass = data.classes.map((_, k) => pmal.color(pmal.classColor(k)));
   const small = data.kind.length > 1500 || width < 400 ? 2.2 : 2.8;
+  const star = small * (data.kind.filter((kind) => kind === 2).length > 100 ? 2.3 : 2.9);
   for (const kind of [1, 0, 2]) data.kind.forEach((one, i) => {
     if (one !== kind || pmal.hidden(view, i)) return;
     const [x, y] = view.at(i), k = data.label[i];
-    pmal.trace(pen, kind === 2 ? "star" : kind === 1 ? "circle" : pmal.shape(k), x, y, kind === 2 ? small * 2.9 : kind === 1 ? small * 0.85 : small);
+    pmal.trace(pen, kind === 2 ? "star" : kind === 1 ? "circle" : pmal.shape(k), x, y, kind === 2 ? star : kind === 1 ? small * 0.85 : small);
     pen.globalAlpha = kind === 1 ? 0.55 : kind === 2 ? 1 : 0.8;
     pen.fillStyle = kind === 1 ? colors.unknown : byClass[k];
     pen.fill();
