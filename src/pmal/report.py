@@ -62,13 +62,18 @@ def write_report(
     check_can_render()
     # Alone, also after a training that processes shared: the others have ended.
     session = dataclasses.replace(session or open_session(), ranks=ALONE)
-    if not (run / CONFIG).is_file():
-        raise DataError(f"{run}: not a run folder (no {CONFIG} in it): name a folder that `pmal fit` left")
-    if not (run / "model").is_dir():
-        raise DataError(f"{run}: not finished: run `pmal fit` again to finish it")
     path = out or run / NAME
-    write_text(path, render_page(run_page(run, session, task)))
+    write_text(path, render_page(make_page(run, session, task)))
     return path
+
+
+def make_page(folder: Path, session: Session, task: Task | None = None) -> Page:
+    """The page for what a folder holds; folders of another kind are one more case here."""
+    if not (folder / CONFIG).is_file():
+        raise DataError(f"{folder}: not a run folder (no {CONFIG} in it): name one that `pmal fit` left")
+    if not (folder / "model").is_dir():
+        raise DataError(f"{folder}: not finished: run `pmal fit` again to finish it")
+    return run_page(folder, session, task)
 
 
 def run_page(run: Path, session: Session, task: Task | None = None) -> Page:

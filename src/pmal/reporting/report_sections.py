@@ -250,7 +250,7 @@ def _truth_rows(tested: Measured, facts: RunFacts, classes: Sequence[int]) -> tu
     if tested.unknown is not None:
         present = sorted(set(tested.unknown.labels.tolist()))
         single = len(present) <= MOST_UNKNOWN_ROWS
-        names += [f"unknown: {facts.unknown_names[u]}" for u in present] if single else ["unknown"]
+        names += [f"{facts.unknown_names[u]} (unknown)" for u in present] if single else ["unknown"]
         truth += [len(classes) + (present.index(u) if single else 0) for u in tested.unknown.labels.tolist()]
     return names, np.array(truth, dtype=np.int64)
 
