@@ -3,7 +3,7 @@
 import base64
 import io
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -73,10 +73,6 @@ def make_sheet(name: str, pictures: Sequence[Pixels], budget: int) -> Sheet:
             break
     uri = f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
     return Sheet(name, uri, columns, rows)
-
-
-def total_bytes(sheets: Iterable[Sheet | None]) -> int:
-    return sum(len(sheet.uri) for sheet in sheets if sheet)
 
 
 def _small(pixels: Pixels) -> Pixels:
