@@ -16,7 +16,8 @@ from pmal._runtime.signals import STOPPING
 from pmal.data.decode import encode_png
 from pmal.mining import PrototypeSet, mine_prototypes
 
-TINY = ["--method", "softmax", "--set", "training.batch_size=250", "--set", "training.precision=float32"]
+TINY = ["--method", "softmax", "--no-report", "--set", "training.batch_size=250"]
+TINY += ["--set", "training.precision=float32"]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
@@ -96,7 +97,7 @@ def test_fit_and_evaluate_agree_and_name_the_family(tmp_path, call):
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole") / "run"
-    words = ["--method", "softmax", "--epochs", 4, "--set", "training.batch_size=250"]
+    words = ["--method", "softmax", "--no-report", "--epochs", 4, "--set", "training.batch_size=250"]
     result = pmal("fit", "--out", folder, *words)
     assert result.returncode == 0, result.stderr
     return folder, words
@@ -228,7 +229,7 @@ def test_data_list_check_and_convert(tmp_path, call):
 @pytest.fixture(scope="module")
 def whole_method(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pmal") / "run"
-    words = ["--epochs", 1, "--set", "training.batch_size=250", "--set", "mining.per_class=3"]
+    words = ["--no-report", "--epochs", 1, "--set", "training.batch_size=250", "--set", "mining.per_class=3"]
     result = pmal("fit", "--out", folder, *words)
     assert result.returncode == 0, result.stderr
     return folder, words, result.stdout
@@ -370,7 +371,7 @@ def test_a_finished_run_is_not_taken_up_when_the_images_have_changed(tmp_path, c
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(encode_png(random.integers(0, 256, (8, 8, 1), dtype=np.uint8)))
     words = ["fit", tmp_path / "photos", "--method", "softmax", "--encoder", "small", "--epochs", 1]
-    words += ["--out", tmp_path / "run"]
+    words += ["--out", tmp_path / "run", "--no-report"]
     assert call(*words)[0] == 0
     assert call(*words)[0] == 0
     file.write_bytes(encode_png(np.zeros((8, 8, 1), np.uint8)))

@@ -84,7 +84,14 @@ def test_processes_draw_other_random_numbers_and_the_first_those_of_one_alone(al
 
 
 def fit_words(out, *words):
-    return ["fit", "--out", out, *(word for setting in TINY for word in ("--set", setting)), *words]
+    return [
+        "fit",
+        "--no-report",
+        "--out",
+        out,
+        *(word for setting in TINY for word in ("--set", setting)),
+        *words,
+    ]
 
 
 def two(action, out, *words, **options):

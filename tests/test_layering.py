@@ -46,10 +46,12 @@ SHELLS = {
     "cli_export",
     "cli_options",
     "cli_serve",
+    "cli_report",
     "estimator",
     "estimator_checks",
     "estimator_settings",
     "pipeline",
+    "report",
 }
 
 

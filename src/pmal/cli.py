@@ -33,6 +33,7 @@ from pmal.cli_options import (
     start_session,
     start_shared_session,
 )
+from pmal.cli_report import report, report_after_fit
 from pmal.cli_serve import serve
 from pmal.config import (
     STAGES,
@@ -95,6 +96,9 @@ def fit(
     checkpoint_seconds: Annotated[
         float, typer.Option(min=0, help=RESOURCES_HELP["checkpoint_seconds"])
     ] = Resources.checkpoint_seconds,
+    with_report: Annotated[
+        bool, typer.Option("--report/--no-report", help="Write RUN/report.html at the end.")
+    ] = True,
     as_json: JsonOption = False,
 ) -> None:
     """Train on SOURCE (default: the embedded sample of digits) and measure the result.
@@ -121,7 +125,10 @@ def fit(
         return
     if metrics or as_json:
         _print_metrics(metrics, as_json)
+    written = report_after_fit(out, session) if with_report and only in (None, STAGES[-1]) else None
     if not as_json:
+        if written:
+            print(f"report: {written}")
         print(f"{f'stage {only} is done; ' if only else ''}run folder: {out}")
 
 
@@ -305,6 +312,7 @@ def audit(
 
 app.command()(bench)
 app.command()(export)
+app.command()(report)
 app.command()(serve)
 
 

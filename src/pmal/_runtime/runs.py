@@ -58,7 +58,7 @@ class RunFolder:
 
     def _seal(self, about: Mapping[str, Any]) -> None:
         files = sorted(f for f in self.path.rglob("*") if f.is_file() and not f.name.startswith("."))
-        final = [f for f in files if f.name not in ("manifest.json", "log.jsonl")]
+        final = [f for f in files if f.name not in ("manifest.json", "log.jsonl", "report.html")]
         sums = {str(f.relative_to(self.path)): sha256(f) for f in final}
         write_json(self.path / "manifest.json", {**about, "sha256": sums})
 

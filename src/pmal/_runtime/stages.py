@@ -16,7 +16,7 @@ _FILES = {
     "mining": ("prototypes.json", "prototypes*.safetensors", "audit"),
     "optimization": ("optimization",),
     "calibration": ("model",),
-    "evaluation": ("metrics.json", "manifest.json"),
+    "evaluation": ("metrics.json", "manifest.json", "report.html"),
 }
 
 _LATER = ("mining", "optimization", "rejection")

@@ -1,0 +1,59 @@
+"""The command `pmal report`, and the report that `pmal fit` leaves."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pmal.cli_options import (
+    AGAIN,
+    DataRootOption,
+    DeviceOption,
+    JsonOption,
+    MemoryOption,
+    RunArgument,
+    WorkersOption,
+    start_session,
+)
+from pmal.config import Resources
+from pmal.errors import Interrupted
+
+if TYPE_CHECKING:
+    from pmal._runtime.session import Session
+
+
+def report(
+    run: RunArgument,
+    out: Annotated[Path | None, typer.Option(help="The file to write. Default: RUN/report.html.")] = None,
+    data_root: DataRootOption = None,
+    device: DeviceOption = "auto",
+    workers: WorkersOption = 0,
+    memory_limit: MemoryOption = Resources.memory_limit,
+    as_json: JsonOption = False,
+) -> None:
+    """Write what a run learned as one HTML file with all its figures and pictures in it.
+
+    Results, embedding, scores, classes, prototypes, robustness, training. It needs the run's images.
+    """
+    session = start_session(Resources(device, data_root, workers, memory_limit), as_json, AGAIN)
+
+    from pmal.report import write_report
+
+    path = write_report(run, session, out=out)
+    print(json.dumps({"report": str(path)}) if as_json else f"report: {path}")
+
+
+def report_after_fit(run: Path, session: "Session") -> Path | None:
+    """The same at the end of a fit, which a report that cannot be drawn does not spoil: a line says why."""
+    try:
+        from pmal.report import write_report
+
+        return write_report(run, session)
+    except Interrupted:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        print(f"no report: {reason}; `pmal report {run}` tries again", file=sys.stderr)
+        return None

@@ -1,0 +1,273 @@
+"""The report of a run: its files and images in, one HTML file out.
+
+What is drawn, and how, is in `pmal.reporting`; here a run's folder and model are read for it. Nothing but the
+report is written.
+"""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from pmal._runtime.files import read_json, write_text
+from pmal._runtime.ranks import ALONE
+from pmal._runtime.runs import CONFIG, read_config
+from pmal._runtime.session import Session, open_session
+from pmal._runtime.tensors import has_tensors, load_tensors
+from pmal.config import MiningConfig, RunConfig, to_settings
+from pmal.data.parts import Part, open_part
+from pmal.data.samples import Samples
+from pmal.data.sources.folder import printable
+from pmal.data.task import Task, open_task
+from pmal.ensemble.classifier import Classifier
+from pmal.ensemble.classifiers import load_classifiers
+from pmal.ensemble.embeddings import EmbeddedSet, embed_images
+from pmal.errors import DataError
+from pmal.mining import PrototypeSet, QualityOptions, check_spaces
+from pmal.mining.quality import QUALITY_RULES, count_pairs
+from pmal.rejection.model import OpenSetModel
+from pmal.rejection.scores import unknown_scores
+from pmal.reporting.report_data import Floats, evenly
+from pmal.reporting.report_data_embedding import layout_method
+from pmal.reporting.report_page import Page, Section, check_can_render, render_page
+from pmal.reporting.report_pictures import Album
+from pmal.reporting.report_run import Answered, Measured, Mined, RunFacts, plain_names
+from pmal.reporting.report_sections import (
+    classes_section,
+    headline,
+    results_section,
+    scores_section,
+    summary,
+)
+from pmal.reporting.report_sections_making import making_section, training_section
+from pmal.reporting.report_sections_pictures import embedding_section, prototypes_section, robustness_section
+from pmal.serving.bundle import load_model
+
+NAME = "report.html"
+TEST_IMAGES = 10_000
+"""Of each part, for curves and classes; of more, evenly spaced ones."""
+PAIRS = {"cpu": 200_000_000, "cuda": 100_000_000_000}
+"""Distances that r may take. Beyond, it is estimated from so many landmarks that they suffice."""
+SHEET_BYTES = {"test": 2_500_000, "train": 3_500_000}
+
+
+def write_report(
+    run: Path, session: Session | None = None, *, out: Path | None = None, task: Task | None = None
+) -> Path:
+    """Write RUN/report.html, or `out`, and give its path. task: as `pipeline.fit` had it, if it had one."""
+    check_can_render()
+    # Alone, also after a training that processes shared: the others have ended.
+    session = dataclasses.replace(session or open_session(), ranks=ALONE)
+    path = out or run / NAME
+    write_text(path, render_page(make_page(run, session, task)))
+    return path
+
+
+def make_page(folder: Path, session: Session, task: Task | None = None) -> Page:
+    """The page for what a folder holds; folders of another kind are one more case here."""
+    if not (folder / CONFIG).is_file():
+        raise DataError(f"{folder}: not a run folder (no {CONFIG} in it): name one that `pmal fit` left")
+    if not (folder / "model").is_dir():
+        raise DataError(f"{folder}: not finished: run `pmal fit` again to finish it")
+    return run_page(folder, session, task)
+
+
+def run_page(run: Path, session: Session, task: Task | None = None) -> Page:
+    """All chapters that this run has something for."""
+    config, model = read_config(run), load_model(run / "model", session.device)
+    task = _readable(run, task or open_task(config.data, session.resources.data_root))
+    if task.class_names != model.classifier.spec.class_names:
+        raise DataError(f"{run}: trained on other classes than the data hold now: fit a new run")
+    facts = read_facts(run, config, task)
+    mined = read_mined(run, config, task, session) if config.method == "pmal" else None
+    tested = answer_tests(run, config, model, task, session) if task.test is not None else None
+    test_parts = [part for part in (tested.known, tested.unknown) if part is not None] if tested else []
+    albums = Album.of("test", test_parts), Album.of("train", [task.train])
+    sections = [results_section(facts)]
+    if tested:
+        spaces = _prototype_spaces(run, model, mined) if mined else []
+        panels = 2 if tested.softmax else 1
+        with session.display.stage("embedding in 2-D", panels, "pictures") as advance:
+            sections.append(embedding_section(tested, mined, spaces, facts, albums, layout_method()))
+            advance(panels)
+        sections += [scores_section(tested, facts), classes_section(tested, mined, facts)]
+    if mined:
+        sections += [prototypes_section(mined, facts, albums[1]), robustness_section(mined, facts, albums[1])]
+    sections += [training_section(facts), making_section(facts)]
+    return _page(facts, [section for section in sections if section], albums)
+
+
+def read_facts(run: Path, config: RunConfig, task: Task) -> RunFacts:
+    """What the run's files say about it."""
+    unknown, settings = task.unknown, to_settings(config)
+    # Where the images lie concerns nobody to whom the report is sent.
+    source = printable(Path(config.data.source).name)
+    settings["data"] = {**settings["data"], "source": source}
+    labels = sorted(set(unknown.labels.tolist())) if unknown is not None else []
+    names = plain_names([*task.class_names, *(unknown.class_names[u] for u in labels if unknown is not None)])
+    known = len(task.class_names)
+    parts = {"train": task.train, "held-out": task.held_out, "test": task.test, "unknown": unknown}
+    measured, manifest = run / "metrics.json", run / "manifest.json"
+    return RunFacts(
+        settings=settings,
+        source=source,
+        split=task.split.label,
+        class_names=names[:known],
+        unknown_names=dict(zip(labels, names[known:], strict=True)),
+        images={name: len(part) for name, part in parts.items() if part is not None},
+        metrics=read_json(measured) if measured.is_file() else None,
+        manifest=read_json(manifest) if manifest.is_file() else {},
+        log=_read_log(run / "log.jsonl"),
+    )
+
+
+def answer_tests(run: Path, config: RunConfig, model: OpenSetModel, task: Task, session: Session) -> Measured:
+    """What the model and the softmax before it say about the test images."""
+    parts = [part for part in (task.test, task.unknown) if part is not None]
+    spec, everything = model.classifier.spec, tuple(map(len, parts))
+    chosen = [part.at(evenly(len(part), TEST_IMAGES)) for part in parts]
+    names = ("test", "unknown")[: len(parts)]
+    shape = spec.image_size, spec.channels
+    opened = [open_part(name, part, shape, session) for name, part in zip(names, chosen, strict=True)]
+    softmax = None
+    if config.method == "pmal":
+        softmax = load_classifiers(run / "classifiers", 1, task.class_names, session)[0]
+    z, logits = _embed(model.classifier, opened, session)
+    answers = model.answer_embedded(z, logits) if _has_threshold(model) else None
+    return Measured(
+        known=opened[0].samples,
+        unknown=opened[1].samples if len(opened) > 1 else None,
+        model=Answered(
+            model.nearest_class(z, logits).numpy(), _arrays(model.scores(z, logits)), z.double().numpy()
+        ),
+        softmax=_softmax_answers(softmax, opened, session) if softmax else None,
+        answer=answers.labels.numpy() if answers else None,
+        score=model.rule.score,
+        thresholds=_thresholds(model),
+        all_images=(everything[0], everything[1] if len(everything) > 1 else 0),
+    )
+
+
+def read_mined(run: Path, config: RunConfig, task: Task, session: Session) -> Mined:
+    """The quality of every training image, computed again from the run's embeddings, and its prototypes."""
+    embedded = [_stored_embedding(run / "embeddings" / str(u)) for u in range(config.classifiers)]
+    samples = task.train
+    if any(len(space.z_ND) != len(samples) for space in embedded):
+        raise DataError(f"{run}: trained on other images than the data hold now: fit a new run")
+    settings = _affordable(config.mining, len(samples), len(embedded), session.device.type)
+    labels_N = torch.from_numpy(samples.labels)
+    topology = settings.quality == "topology"
+    total = count_pairs(len(samples), len(embedded), settings) if topology else 0
+    with session.display.stage("robustness", total, "pairs") as advance:
+        options = QualityOptions(settings, config.seed, device=session.device, report=advance)
+        spaces = check_spaces([space.space for space in embedded])
+        log_r_N = QUALITY_RULES[settings.quality](spaces, labels_N, options)
+    correct_UN = torch.stack([space.logits.argmax(dim=1) == labels_N for space in embedded])
+    return Mined(
+        samples=samples,
+        r_N=log_r_N.exp().double().cpu().numpy(),
+        correct_N=correct_UN.double().mean(dim=0).numpy(),
+        predicted_N=embedded[0].logits.argmax(dim=1).numpy(),
+        prototypes=PrototypeSet.load(run / "prototypes"),
+        symbol="r" if topology else settings.quality,
+        landmarks=0 if settings.landmarks == config.mining.landmarks else settings.landmarks,
+    )
+
+
+def _page(facts: RunFacts, sections: list[Section], albums: tuple[Album, Album]) -> Page:
+    unknown = f", {len(facts.unknown_names)} unknown" if facts.unknown_names else ""
+    kicker = f"pmal report · method {facts.method} · split {facts.split} · seed {facts.settings['seed']}"
+    written = f"pmal {facts.manifest['pmal']}" if "pmal" in facts.manifest else "pmal"
+    sheets = [album.sheet(SHEET_BYTES[album.name]) for album in albums]
+    return Page(
+        title=f"{facts.source}: {len(facts.class_names)} known classes{unknown}",
+        kicker=kicker,
+        summary=summary(facts),
+        stats=headline(facts),
+        sections=sections,
+        sheets=[sheet for sheet in sheets if sheet],
+        foot=f"Written by {written}. This file holds everything it shows and loads nothing.",
+    )
+
+
+def _readable(run: Path, task: Task) -> Task:
+    """The task without the images that the run could not read."""
+    file = run / "quarantine.json"
+    listed: Mapping[str, Any] = read_json(file) if file.is_file() else {}
+    bad = {name: [one["id"] for one in part["unreadable"]] for name, part in listed.items()}
+
+    names = {"train": "train", "held_out": "held out", "test": "test", "unknown": "unknown"}
+    for field, name in names.items():
+        part: Samples | None = getattr(task, field)
+        if part is not None and bad.get(name):
+            task = dataclasses.replace(task, **{field: part.at(~np.isin(part.ids, bad[name]))})  # type: ignore[arg-type]
+    return task
+
+
+def _embed(network: Classifier, parts: list[Part], session: Session) -> tuple[torch.Tensor, torch.Tensor]:
+    with session.display.stage("test images", sum(len(part.images) for part in parts), "images") as advance:
+        found = [embed_images(network, part.images, advance=advance) for part in parts]
+    return torch.cat([z_ND for z_ND, _ in found]), torch.cat([logits_NK for _, logits_NK in found])
+
+
+def _softmax_answers(network: Classifier, parts: list[Part], session: Session) -> Answered:
+    z, logits = _embed(network, parts, session)
+    return Answered(logits.argmax(dim=1).numpy(), _arrays(unknown_scores(z, logits)), z.double().numpy())
+
+
+def _arrays(scores: Mapping[str, torch.Tensor]) -> dict[str, Floats]:
+    return {name: score.double().numpy() for name, score in scores.items()}
+
+
+def _has_threshold(model: OpenSetModel) -> bool:
+    return model.calibration is not None or model.rule.threshold is not None
+
+
+def _thresholds(model: OpenSetModel) -> dict[str, float]:
+    """One for each score; those of single classes have no place on one axis."""
+    rule, calibration = model.rule, model.calibration
+    found: dict[str, float] = {}
+    if calibration is not None and not rule.per_class:
+        found = {name: calibration.threshold(name, rule.accept).value for name in model.score_names}
+    return found | ({rule.score: rule.threshold} if rule.threshold is not None else {})
+
+
+def _prototype_spaces(run: Path, model: OpenSetModel, mined: Mined) -> list[Floats]:
+    """Embeddings of all prototypes, by class and rank: by the first classifier, and by the model."""
+    positions = [mined.position_of[i] for i in mined.prototypes.ids.tolist()]
+    before = _stored_embedding(run / "embeddings" / "0").z_ND[positions]
+    assert model.reference is not None
+    after = model.reference.prototypes_KTD[model.reference.mask_KT]
+    return [before.double().numpy(), after.double().cpu().numpy()]
+
+
+def _stored_embedding(path: Path) -> EmbeddedSet:
+    if not has_tensors(path):
+        raise DataError(f"{path.parent}: no embeddings of the training images: run `pmal fit` again")
+    tensors, _ = load_tensors(path)
+    return EmbeddedSet(tensors["z"], tensors["weight"], tensors["bias"], fresh=False)
+
+
+def _affordable(settings: MiningConfig, samples: int, spaces: int, device: str) -> MiningConfig:
+    most = PAIRS.get(device, PAIRS["cpu"])
+    if count_pairs(samples, spaces, settings) <= most:
+        return settings
+    of_two = count_pairs(samples, spaces, dataclasses.replace(settings, landmarks=2))
+    return dataclasses.replace(settings, landmarks=max(100, 2 * most // of_two))
+
+
+def _read_log(path: Path) -> list[dict[str, Any]]:
+    """The lines of a log that are whole; a process that died may have left part of one."""
+    events = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(event, dict):
+            events.append(event)
+    return events

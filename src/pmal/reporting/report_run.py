@@ -1,0 +1,122 @@
+"""What the report of a run is made from.
+
+Shapes: N known test images, M unknown ones (known ones first), T training images.
+"""
+
+import functools
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+from pmal.data.samples import Samples
+from pmal.data.sources.folder import printable
+from pmal.mining import PrototypeSet
+from pmal.reporting.report_data import Bools, Floats, Ints
+
+CLASSES = 40
+"""Shown one by one at most; of more, evenly spaced ones."""
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What the run's own files say."""
+
+    settings: Mapping[str, Any]
+    source: str
+    split: str
+    class_names: Sequence[str]
+    unknown_names: Mapping[int, str]
+    """By their labels."""
+    images: Mapping[str, int]
+    """Readable images, by part."""
+    metrics: Mapping[str, Any] | None
+    manifest: Mapping[str, Any]
+    log: Sequence[Mapping[str, Any]]
+
+    @property
+    def method(self) -> str:
+        return str(self.settings["method"])
+
+
+@dataclass(frozen=True, eq=False)
+class Answered:
+    """What one network says about the test images."""
+
+    nearest: Ints
+    """Class of each, before any threshold (N + M,)."""
+    scores: Mapping[str, Floats]
+    """By name, each (N + M,)."""
+    z: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """The test images and what the model, and the plain softmax before it, say about them."""
+
+    known: Samples
+    unknown: Samples | None
+    model: Answered
+    softmax: Answered | None
+    answer: Ints | None
+    """Class of each, -1 for unknown; None without a threshold."""
+    score: str
+    """The score that decides."""
+    thresholds: Mapping[str, float]
+    all_images: tuple[int, int]
+    """Known and unknown test images that there are."""
+
+    @property
+    def correct(self) -> Bools:
+        correct_N: Bools = self.model.nearest[: len(self.known)] == self.known.labels
+        return correct_N
+
+    def split(self, scores: Floats) -> tuple[Floats, Floats | None]:
+        """Of the known images, and of the unknown ones."""
+        n = len(self.known)
+        return scores[:n], scores[n:] if self.unknown is not None else None
+
+
+@dataclass(frozen=True, eq=False)
+class Mined:
+    """The training images by quality, and the prototypes."""
+
+    samples: Samples
+    r_N: Floats
+    correct_N: Floats
+    """Share of the classifiers that name an image correctly (T,)."""
+    predicted_N: Ints
+    """By the first classifier (T,)."""
+    prototypes: PrototypeSet
+    symbol: str
+    """r, or the name of another quality rule."""
+    landmarks: int = 0
+    """Training images that r was estimated from; 0: all."""
+
+    @functools.cached_property
+    def position_of(self) -> dict[int, int]:
+        """Where a sample id stands."""
+        return {int(i): position for position, i in enumerate(self.samples.ids)}
+
+
+def plain_names(names: Sequence[str]) -> list[str]:
+    """Names on one line, and without the WordNet id before them where they are told apart without it.
+
+    >>> plain_names(["n02012849 crane", "n03126707 crane", "n02279972 monarch", "n01 owl"])
+    ['n02012849 crane', 'n03126707 crane', 'monarch', 'n01 owl']
+    """
+    given = [printable(name) for name in names]
+    short = [re.sub(r"^n\d{8} (?=.)", "", name) for name in given]
+    count = Counter([*short, *(name for name, one in zip(given, short, strict=True) if name != one)])
+    return [one if count[one] == 1 else name for name, one in zip(given, short, strict=True)]
+
+
+def short_name(name: str) -> str:
+    """A file by its last two parts: a report that is sent around need not tell where the data lie.
+
+    >>> short_name("/home/me/photos/cat/1.jpg"), short_name("digits.parquet row 7")
+    ('cat/1.jpg', 'digits.parquet row 7')
+    """
+    return printable("/".join(PurePath(name).parts[-2:]))

@@ -1,0 +1,144 @@
+"""The report in a browser, opened from a file, of a run whose classes have the most harmful names."""
+
+import re
+
+import pytest
+
+from pmal.report import write_report
+from tests.browser import open_page
+from tests.report_runs import NAMES, UNKNOWN_NAME, fit_photos
+
+INK = """canvas => {
+    const {data} = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+    let sum = 0;
+    for (let i = 3; i < data.length; i += 4) sum += data[i] > 0;
+    return sum;
+}"""
+NEAREST = """() => {
+    // Where the first point of the first panel is drawn, found by asking as the pointer does.
+    const canvas = document.querySelector("canvas"), box = canvas.getBoundingClientRect();
+    for (let y = 10; y < box.height; y += 8) for (let x = 10; x < box.width; x += 8) {
+        canvas.dispatchEvent(new PointerEvent("pointermove", {clientX: box.left + x, clientY: box.top + y}));
+        if (!document.getElementById("tip").hidden) return [box.left + x, box.top + y];
+    }
+    return null;
+}"""
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    return write_report(fit_photos(tmp_path_factory.mktemp("report"))).as_uri()
+
+
+@pytest.fixture(scope="module")
+def page(address):
+    with open_page(1280, 900, reduced_motion="reduce") as page:
+        page.goto(address)
+        yield page
+
+
+@pytest.fixture(autouse=True)
+def nothing_went_wrong(request, address):
+    yield
+    if "page" in request.fixturenames:
+        seen = request.getfixturevalue("page").seen
+        assert seen.errors == []
+        assert seen.requests == [address]
+
+
+def test_every_figure_is_there_and_not_empty(page):
+    figures = page.locator("figure[data-draw]").all()
+    assert [figure.get_attribute("data-draw") for figure in figures] == [
+        "scatter",
+        "scores",
+        "robustness",
+        "lines",
+    ]
+    assert [canvas.evaluate(INK) > 100 for canvas in page.locator("canvas").all()] == [True, True]
+    assert page.locator("#score-plots path.area").count() == 2
+    assert page.locator("#score-plots path.line").count() == 4, "ROC and OSCR, of pmal and of softmax"
+    assert page.locator("#score-plots line.threshold").count() == 1
+    assert page.locator("#robustness-plot rect.bar-r").count() > 2
+    assert page.locator("#robustness-plot .strip .tile").count() > 2
+    assert page.locator("#curves path.line").count() == 6, "three trainings, loss and rate"
+    for line in page.locator("path.line, path.area").all():
+        assert len(line.get_attribute("d")) > 20
+        assert "NaN" not in line.get_attribute("d")
+    pictures = page.locator(".gallery .tile").all()
+    assert len(pictures) == 3 * (3 + 10)
+    assert all(picture.bounding_box()["width"] > 10 for picture in pictures)
+
+
+def test_pictures_have_words(page):
+    words = page.locator(".tile").evaluate_all("tiles => tiles.map(tile => tile.getAttribute('aria-label'))")
+    assert len(words) > 39
+    assert all(words)
+    assert page.locator("canvas[aria-label]").count() == 2
+    assert page.locator("figure .plot:not([aria-label])").count() == 0
+
+
+def test_names_are_text(page):
+    assert page.evaluate("document.querySelectorAll('script:not([type])').length") == 1
+    assert page.locator("main b:not([style]), main i:not([style])").count() == 0
+    headings = page.locator(".gallery h3").all_inner_texts()
+    assert [heading.partition(" 3 prototypes")[0] for heading in headings] == sorted(NAMES, key=NAMES.index)
+    legend = page.locator("#embedding-plot .legend button").all_inner_texts()
+    assert legend == [*NAMES, "unknown", "prototypes"]
+    assert UNKNOWN_NAME in page.locator(".matrix").inner_text()
+
+
+def test_hovering_shows_the_image(page):
+    page.locator("canvas").first.scroll_into_view_if_needed()
+    x, y = page.evaluate(NEAREST)
+    page.mouse.move(1, 1)
+    page.mouse.move(x, y)
+    tip = page.locator("#tip")
+    assert tip.is_visible()
+    assert any(name in tip.inner_text() for name in [*NAMES, UNKNOWN_NAME])
+    assert tip.locator(".tile").bounding_box()["width"] == 84
+    sheet = tip.locator(".tile").evaluate("tile => getComputedStyle(tile).backgroundImage")
+    assert sheet.startswith('url("data:image/')
+    page.mouse.move(1, 1)
+    assert tip.is_hidden()
+
+
+def test_the_legend_hides_a_class_and_brings_it_back(page):
+    canvas, button = page.locator("canvas").first, page.locator("#embedding-plot .legend button").nth(0)
+    before = canvas.evaluate(INK)
+    button.click()
+    assert button.get_attribute("aria-pressed") == "false"
+    assert canvas.evaluate(INK) < before
+    button.click()
+    assert canvas.evaluate(INK) == before
+
+
+def test_another_score_and_another_class_are_drawn(page):
+    threshold = page.locator("#score-plots line.threshold + text")
+    before = threshold.text_content()
+    page.get_by_role("button", name="energy", exact=True).click()
+    assert threshold.text_content() != before
+    assert "exponentials" in page.locator("#score-plots").inner_text()
+    bars = "bars => bars.map(bar => bar.getAttribute('height'))"
+    heights = page.locator("rect.bar-r").evaluate_all(bars)
+    page.locator(".ridges button").nth(1).click()
+    assert page.locator("rect.bar-r").evaluate_all(bars) != heights
+
+
+def test_lines_name_their_values(page):
+    page.locator("#curves svg[role=img]").first.hover()
+    assert re.search(r"^epoch [12]classifier 0: [\d.]+", page.locator("#tip").text_content())
+    page.mouse.move(1, 1)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_phone_has_no_sideways_scrolling(address, scheme):
+    with open_page(375, 812, color_scheme=scheme, has_touch=True) as page:
+        page.goto(address)
+        assert page.evaluate("document.documentElement.scrollWidth") == 375
+        assert page.locator("canvas").first.bounding_box()["width"] > 300
+        dark = page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 21, 24)"
+        assert dark == (scheme == "dark")
+        assert page.seen.errors == []
+        page.emulate_media(media="print")
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        assert not page.locator("nav").is_visible()

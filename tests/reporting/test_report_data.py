@@ -1,0 +1,93 @@
+import json
+
+import numpy as np
+import pytest
+
+from pmal.reporting.metrics import auroc, oscr
+from pmal.reporting.report_data import (
+    confusion,
+    evenly,
+    open_set_curve,
+    rounded,
+    score_histogram,
+    training_curves,
+)
+
+
+@pytest.fixture
+def scores():
+    random = np.random.default_rng(0)
+    known, unknown = random.normal(size=900).round(2), random.normal(1.2, size=700).round(2)
+    known[3], unknown[5] = np.nan, np.inf
+    return random.random(900) < 0.9, known, unknown
+
+
+def area(x, y):
+    return float(np.trapezoid(y, x))
+
+
+def test_areas_under_the_curves_are_the_metrics(scores):
+    correct, known, unknown = scores
+    curve = open_set_curve(correct, known, unknown)
+    assert area(curve["unknown"], curve["known"]) == pytest.approx(auroc(known, unknown), abs=2e-3)
+    assert area(curve["unknown"], curve["correct"]) == pytest.approx(oscr(correct, known, unknown), abs=2e-3)
+    assert len(curve["known"]) < 260, "thousands of levels are thinned out"
+    assert (curve["known"][0], curve["known"][-1], curve["unknown"][-1]) == (0, 1, 1)
+
+
+def test_a_short_curve_is_exact():
+    curve = open_set_curve(np.array([True, False]), np.array([0.1, 0.2]), np.array([0.2, 0.9]))
+    assert curve == {
+        "unknown": [0.0, 0.0, 0.5, 1.0],
+        "known": [0.0, 0.5, 1.0, 1.0],
+        "correct": [0.0, 0.5, 0.5, 0.5],
+    }
+
+
+@pytest.mark.parametrize("threshold", [None, 0.5, 40.0, float("inf")])
+def test_a_histogram_counts_every_image_and_shows_the_threshold(scores, threshold):
+    _, known, unknown = scores
+    found = score_histogram(known, unknown, threshold)
+    assert sum(found["known"]) == pytest.approx(1, abs=0.01)
+    assert sum(found["unknown"]) == pytest.approx(1, abs=0.01)
+    assert len(found["edges"]) == len(found["known"]) + 1
+    if threshold is None or threshold == float("inf"):
+        assert found["threshold"] is None
+    else:
+        assert found["edges"][0] <= found["threshold"] <= found["edges"][-1]
+    json.dumps(found, allow_nan=False)
+
+
+@pytest.mark.parametrize("known", [[0.0, 0.0], [np.inf, np.nan], [1.0]])
+def test_a_histogram_of_equal_or_broken_scores(known):
+    found = score_histogram(np.array(known), None, None)
+    assert found["unknown"] is None
+    assert sum(found["known"]) == pytest.approx(1)
+    assert found["edges"][0] < found["edges"][-1]
+
+
+def test_confusion_against_a_loop():
+    random = np.random.default_rng(1)
+    truth, answer = random.integers(-1, 5, 300), random.integers(-1, 8, 300)
+    found = confusion(truth, answer, classes=[0, 2, 4], rows=5)
+    expected = [[0] * 5 for _ in range(5)]
+    for t, a in zip(truth.tolist(), answer.tolist(), strict=True):
+        if t >= 0:
+            expected[t][{0: 0, 2: 1, 4: 2, -1: 4}.get(a, 3)] += 1
+    assert found == expected
+
+
+def test_training_goes_on_after_an_interruption():
+    line = {"stage": "classifier 0", "rate": 0.1, "loss": 1.0}
+    events = [line | {"epoch": e} for e in (1, 2, 3)] + [{"stage": "classifier 0", "resumed_at_step": 7}]
+    events += [line | {"epoch": e, "loss": float("nan")} for e in (2, 3, 4)]
+    events += [{"stage": "mining", "warning": "x"}]
+    [curve] = training_curves(events)
+    assert curve["epoch"] == [1, 2, 3, 4]
+    assert curve["loss"] == [1.0, None, None, None]
+
+
+def test_choices_are_spread_over_all():
+    assert evenly(100_000, 1_000)[[0, -1]].tolist() == [0, 99_999]
+    assert len(set(evenly(1_001, 1_000).tolist())) == 1_000
+    assert rounded([np.nan, 1 / 3], 2) == [None, 0.33]

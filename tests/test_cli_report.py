@@ -1,0 +1,67 @@
+"""`pmal report`, and the report at the end of `pmal fit`."""
+
+import json
+
+import pytest
+
+from pmal import report
+from tests import test_cli
+from tests.report_runs import NAMES, write_photos
+
+call = test_cli.call
+WORDS = ["--method", "softmax", "--encoder", "small", "--epochs", 1, "--set", "training.batch_size=16"]
+
+
+@pytest.fixture
+def words(tmp_path):
+    known = ["--known", ",".join(NAMES)]
+    return ["fit", write_photos(tmp_path / "photos"), "--out", tmp_path / "run", *known, *WORDS]
+
+
+@pytest.fixture(autouse=True)
+def quick_layout(monkeypatch):
+    monkeypatch.setattr(report, "layout_method", lambda: "PCA")
+
+
+def test_a_fit_leaves_a_report_and_the_command_writes_the_same(words, tmp_path, call):
+    code, out, error = call(*words)
+    assert code == 0, error
+    path = tmp_path / "run" / "report.html"
+    assert f"report: {path}" in out
+    written = path.read_bytes()
+    assert "report.html" not in json.loads((tmp_path / "run" / "manifest.json").read_text())["sha256"]
+    code, out, error = call("report", tmp_path / "run", "--out", tmp_path / "other.html", "--json")
+    assert code == 0, error
+    assert json.loads(out) == {"report": str(tmp_path / "other.html")}
+    assert (tmp_path / "other.html").read_bytes() == written
+
+
+def test_a_fit_without_a_report(words, tmp_path, call):
+    assert call(*words, "--no-report")[0] == 0
+    assert not (tmp_path / "run" / "report.html").exists()
+    (tmp_path / "run" / "report.html").write_text("of the run before")
+    assert call(*words, "--no-report", "--from", "calibration", "--set", "rejection.accept=0.9")[0] == 0
+    assert not (tmp_path / "run" / "report.html").exists(), "it would show what is no longer so"
+
+
+@pytest.mark.parametrize("problem", [ImportError("no module"), ValueError("two\nlines"), KeyError()])
+def test_a_report_that_cannot_be_drawn_does_not_spoil_the_fit(words, tmp_path, call, monkeypatch, problem):
+    def fail(*_):
+        raise problem
+
+    monkeypatch.setattr(report, "run_page", fail)
+    code, out, error = call(*words, "--json")
+    assert code == 0
+    assert json.loads(out)["known_images"] == 24
+    [line] = [line for line in error.splitlines() if line.startswith("no report: ")]
+    assert line.endswith(f"`pmal report {tmp_path / 'run'}` tries again")
+    assert not (tmp_path / "run" / "report.html").exists()
+
+
+def test_stages_before_the_last_have_no_report(words, tmp_path, call):
+    assert call(*words, "--only", "classifiers")[0] == 0
+    assert not (tmp_path / "run" / "report.html").exists()
+
+
+def test_what_is_no_run_is_told_in_one_line(tmp_path, call):
+    test_cli.assert_one_line_error(call("report", tmp_path), 3, str(tmp_path), "not a run folder")

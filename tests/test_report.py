@@ -1,0 +1,189 @@
+"""The report of whole runs, small ones: which chapters it has, whatever the run has."""
+
+import dataclasses
+import json
+import re
+
+import numpy as np
+import pytest
+
+from pmal import pipeline, report
+from pmal._runtime.session import open_session
+from pmal.config import MiningConfig, RunConfig, build
+from pmal.data.samples import Samples, VectorStore
+from pmal.data.task import learning_task, open_task
+from pmal.errors import DataError
+from pmal.reporting.audit import audit_run
+from tests.report_runs import NAMES, UNKNOWN_NAME, fit_photos, photo_config, write_photos
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return fit_photos(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture(autouse=True)
+def quick_layout(monkeypatch):
+    monkeypatch.setattr(report, "layout_method", lambda: "PCA")
+
+
+def chapters(run, **options):
+    text = report.write_report(run, **options).read_text()
+    return re.findall(r'<section id="(\w+)"', text), text
+
+
+def figure(text, name):
+    [data] = re.findall(rf'<figure id="{name}".*?application/json">(.*?)</script>', text, re.S)
+    return json.loads(data)
+
+
+def test_a_whole_run(run):
+    found, text = chapters(run)
+    assert found == [
+        "results",
+        "embedding",
+        "scores",
+        "classes",
+        "prototypes",
+        "robustness",
+        "training",
+        "making",
+    ]
+    assert len(text) < 10_000_000
+    metrics = json.loads((run / "metrics.json").read_text())
+    for method in (metrics, metrics["softmax"]):
+        for score in method["scores"].values():
+            assert f"{100 * score['auroc']['value']:.1f}" in text
+    scores = figure(text, "score-plots")
+    assert [score["name"] for score in scores["scores"]] == list(metrics["scores"])
+    assert scores["scores"][scores["chosen"]]["name"] == metrics["decision"]["score"]
+    assert "named" in text, "the split family"
+    assert str(run) not in text
+    assert str(run.parent) not in text, "it does not tell where the images lie"
+
+
+def test_what_is_drawn_is_what_the_run_says(run):
+    _, text = chapters(run)
+    points, mined = figure(text, "embedding-plot"), figure(text, "robustness-plot")
+    assert points["classes"] == NAMES
+    assert [points["kind"].count(kind) for kind in (0, 1, 2)] == [24, 8, 9]
+    assert all(len(panel["x"]) == 41 for panel in points["panels"])
+    assert {label for kind, label in zip(points["kind"], points["label"], strict=True) if kind == 1} == {-1}
+    assert sum(UNKNOWN_NAME in title for title, _, _ in points["text"]) == 8
+    audit = audit_run(run, run.parent / "audit", open_session())
+    r = np.exp(audit.log_r_N.numpy())
+    counts = np.histogram(r, mined["edges"])[0].tolist()
+    assert mined["groups"][0]["count"] == counts
+
+
+def test_the_same_report_again(run):
+    first = chapters(run)[1]
+    assert chapters(run, out=run.parent / "other.html")[1] == first
+    assert (run.parent / "other.html").exists()
+
+
+def test_softmax_has_no_prototypes(tmp_path):
+    found, text = chapters(fit_photos(tmp_path, method="softmax"))
+    assert found == ["results", "embedding", "scores", "classes", "training", "making"]
+    assert len(figure(text, "embedding-plot")["panels"]) == 1
+    assert "beside" not in figure(text, "score-plots")["scores"][0]
+
+
+def test_no_unknown_classes_and_no_threshold(tmp_path):
+    config = photo_config(write_photos(tmp_path / "photos"), data={"known": [], "held_out": 0.0})
+    pipeline.fit(config, tmp_path / "run")
+    found, text = chapters(tmp_path / "run")
+    assert "prototypes" in found
+    assert "no unknown classes" in text
+    assert 1 not in figure(text, "embedding-plot")["kind"]
+    [score, *_] = figure(text, "score-plots")["scores"]
+    assert (score["histogram"]["unknown"], score["histogram"]["threshold"]) == (None, None)
+    assert "curve" not in score
+
+
+def test_no_test_part(tmp_path):
+    photos = write_photos(tmp_path / "photos")
+    config = photo_config(photos, data={"known": []})
+    task = learning_task(open_task(config.data, None).train, "photos", config.data)
+    pipeline.fit(config, tmp_path / "run", task=task)
+    assert chapters(tmp_path / "run", task=task)[0] == ["prototypes", "robustness", "training", "making"]
+
+
+def test_thresholds_of_single_classes(run, tmp_path):
+    found, text = chapters(fit_photos(tmp_path, rejection={"per_class": True}))
+    assert "classes" in found
+    assert figure(text, "score-plots")["scores"][0]["histogram"]["threshold"] is None
+
+
+def test_many_classes_and_images_are_cut_evenly(run, monkeypatch):
+    from pmal.reporting import report_sections, report_sections_pictures
+
+    for module in (report_sections, report_sections_pictures):
+        monkeypatch.setattr(module, "CLASSES", 2)
+    monkeypatch.setattr(report_sections_pictures, "POINTS", 5)
+    monkeypatch.setattr(report, "TEST_IMAGES", 20)
+    _, text = chapters(run)
+    assert "2 of 3 classes are shown" in text
+    assert "Drawn from 20 of 24 and 8 of 8 known and unknown" in text
+    points = figure(text, "embedding-plot")
+    assert points["classes"] == [NAMES[0], NAMES[2]]
+    assert [points["kind"].count(kind) for kind in (0, 1, 2)] == [5, 5, 6]
+
+
+def test_other_quality_rules_are_named(tmp_path):
+    _, text = chapters(fit_photos(tmp_path, mining={"quality": "probability"}))
+    assert figure(text, "robustness-plot")["symbol"] == "probability"
+
+
+def test_very_many_images_are_estimated_from_landmarks():
+    settings = MiningConfig()
+    assert report._affordable(settings, 10_000, 2, "cpu") is settings
+    assert report._affordable(settings, 200_000, 2, "cpu").landmarks == 1_000
+    assert report._affordable(settings, 200_000, 2, "cuda") is settings
+    given = dataclasses.replace(settings, landmarks=50)
+    assert report._affordable(given, 200_000, 2, "cpu") is given
+
+
+def test_what_is_no_finished_run_is_refused(run, tmp_path):
+    with pytest.raises(DataError, match="not a run folder"):
+        report.write_report(tmp_path)
+    (tmp_path / "config.toml").write_bytes((run / "config.toml").read_bytes())
+    with pytest.raises(DataError, match="not finished: run `pmal fit` again"):
+        report.write_report(tmp_path)
+
+
+def test_other_images_than_those_of_the_run_are_refused(tmp_path):
+    run = fit_photos(tmp_path, training={"epochs": 1})
+    (tmp_path / "photos" / NAMES[0] / "00 <i>.png").unlink()
+    (tmp_path / "photos" / NAMES[0] / "01 <i>.png").unlink()
+    (tmp_path / "photos" / NAMES[0] / "02 <i>.png").unlink()
+    with pytest.raises(DataError, match="other images"):
+        report.write_report(run)
+    assert not (run / "report.html").exists()
+
+
+def test_an_image_that_could_not_be_read_is_left_out(tmp_path):
+    photos = write_photos(tmp_path / "photos")
+    (photos / NAMES[0] / "07 <i>.png").write_bytes(b"no image")
+    pipeline.fit(photo_config(photos, training={"epochs": 1}), tmp_path / "run")
+    assert "robustness" in chapters(tmp_path / "run")[0]
+
+
+def test_embeddings_have_no_pictures_but_a_report(tmp_path):
+    random = np.random.default_rng(0)
+    labels = np.arange(150) % 3
+    store = VectorStore("X", (3 * np.eye(6)[labels] + random.normal(size=(150, 6))).astype(np.float32))
+    samples = Samples.whole(store, labels, ("a", "b", "c"))
+    settings = {
+        "encoder": {"name": "precomputed"},
+        "data": {"augmentation": "none"},
+        "training": {"epochs": 2},
+    }
+    config = build(RunConfig, settings)
+    task = learning_task(samples.at(np.arange(100)), "X", config.data)
+    task = dataclasses.replace(task, test=samples.at(np.arange(100, 150)))
+    pipeline.fit(config, tmp_path / "run", task=task)
+    _, text = chapters(tmp_path / "run", task=task)
+    assert set(figure(text, "embedding-plot")["place"]) == {None}
+    assert "tile blank" in text
+    assert "data:image" not in text
