@@ -41,6 +41,7 @@ SHELLS = {
     "bench_training",
     "cli",
     "cli_bench",
+    "cli_benchmark",
     "cli_data",
     "cli_options",
     "estimator",
