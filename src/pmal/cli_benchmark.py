@@ -133,7 +133,7 @@ def _show_plan(
     rows: list[dict[str, Any]] = []
     for one in planned:
         guess = found.get(one.cell)
-        state = "in the ledger" if guess is None else f"{guess.trainings} trainings"
+        state = "in the ledger" if guess is None else f"{guess.trainings} training{many}"
         seconds = None if guess is None else guess.seconds
         rows.append({"cell": one.cell.name, "state": state, "seconds": seconds})
     if as_json:

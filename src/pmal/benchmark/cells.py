@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pmal.benchmark.methods import concerns
 from pmal.config import RunConfig, build, list_recipes, merge, parse_assignment, read_recipe, to_settings
 from pmal.data.sources.registry import absolute_source, is_named
 from pmal.errors import UsageError
@@ -145,7 +146,7 @@ def make_cell(
         encoder=encoder or config.encoder.name,
         recipe=_label(recipe, Path(recipe).read_bytes()) if own_recipe else recipe,
         epochs=epochs or config.training.epochs,
-        settings=plain_settings(recipe, settings),
+        settings=tuple(text for text in plain_settings(recipe, settings) if concerns(method, text)),
         measure=measure,
         source_path=source if own_source else "",
         recipe_path=recipe if own_recipe else "",

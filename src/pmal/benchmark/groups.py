@@ -8,12 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from pmal.benchmark.ledger import Result
-from pmal.benchmark.methods import epochs_text, total_epochs
+from pmal.benchmark.methods import concerns, epochs_text, total_epochs
 from pmal.benchmark.statistics import Difference, Mean, mean_over_splits, paired_difference
 
 Measure = Callable[[Result], float | None]
-LATER_SECTIONS = ("ensemble", "mining", "optimization", "rejection")
-"""Settings that a softmax classifier does not have."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,7 @@ class Key:
 
     def softmax(self, epochs: int) -> "Key":
         """The softmax that it is compared with."""
-        settings = tuple(s for s in self.settings if s.partition(".")[0] not in LATER_SECTIONS)
+        settings = tuple(s for s in self.settings if concerns("softmax", s))
         return Key(self.family, self.source, self.encoder, self.recipe, settings, "softmax", epochs)
 
     @property
@@ -83,14 +81,17 @@ def average(results: Sequence[Result], measure: Measure) -> Mean | None:
     return mean_over_splits((split, value) for split, value in found if value is not None)
 
 
-def compare(results: Sequence[Result], others: Sequence[Result], measure: Measure) -> Difference | None:
-    """Paired by split and seed."""
-    by_place = {(other.cell.split, other.cell.seed): measure(other) for other in others}
-    pairs = [
-        (result.cell.split, measure(result), by_place.get((result.cell.split, result.cell.seed)))
-        for result in results
-    ]
-    return paired_difference((split, a - b) for split, a, b in pairs if a is not None and b is not None)
+def compare(pairs: Sequence[tuple[Result, Result]], measure: Measure) -> Difference | None:
+    """Mean difference of a figure within pairs, where both have it."""
+    found = [(one.cell.split, measure(one), measure(other)) for one, other in pairs]
+    return paired_difference((split, a - b) for split, a, b in found if a is not None and b is not None)
+
+
+def pair(results: Sequence[Result], others: Sequence[Result]) -> list[tuple[Result, Result]]:
+    """Results of the same split and seed."""
+    by_place = {(other.cell.split, other.cell.seed): other for other in others}
+    places = [(result, (result.cell.split, result.cell.seed)) for result in results]
+    return [(result, by_place[place]) for result, place in places if place in by_place]
 
 
 def first_classifiers(results: Sequence[Result]) -> list[Result]:
@@ -110,5 +111,4 @@ def splits_text(results: Sequence[Result]) -> str:
 
 
 def _order(key: Key) -> tuple[str, ...]:
-    # Recipes as text: None of these may stand before another of its own data set.
     return (key.family, key.source, key.recipe_text, key.method, f"{key.epochs:06d}")

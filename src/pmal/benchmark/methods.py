@@ -16,6 +16,14 @@ SOFTMAX_FIRST = frozenset({"softmax", "openmax", "proser", "pmal"})
 TRAINED_AGAIN = frozenset({"pmal", "proser"})
 """Methods that go on from a classifier with a second training of as many epochs."""
 
+SOFTMAX_SECTIONS = ("data", "encoder", "training", "rejection")
+"""Settings that a plain classifier has; others are left out of its name, so that all methods share it."""
+
+
+def concerns(method: str, setting: str) -> bool:
+    """Whether a setting can change the figures of a method."""
+    return method not in ("softmax", "openmax") or setting.partition(".")[0] in SOFTMAX_SECTIONS
+
 
 def method_names() -> tuple[str, ...]:
     """What --methods takes."""

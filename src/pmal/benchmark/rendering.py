@@ -107,6 +107,10 @@ def _numbers(entry: Entry, kind: type) -> list[str]:
     return [entry]
 
 
+def _signed(value: float) -> str:
+    return f"{round(value, 1) + 0.0:+.1f}"  # not -0.0
+
+
 def _plain(value: float | None) -> str:
     return "" if value is None else f"{value:.4f}"
 
@@ -118,8 +122,9 @@ def _text(entry: Entry) -> str:
         deviation = "" if entry.deviation is None else f" ± {entry.deviation:.1f}"
         return f"{entry.value:.1f}{deviation}"
     if isinstance(entry, Difference):
-        interval = "" if entry.low is None else f" [{entry.low:+.1f}, {entry.high:+.1f}]"
-        return f"{entry.value:+.1f}{interval}"
+        bounds = (entry.low, entry.high)
+        interval = ", ".join(_signed(bound) for bound in bounds if bound is not None)
+        return _signed(entry.value) + (f" [{interval}]" if interval else "")
     if isinstance(entry, Beside):
         return _beside(entry)
     return entry
@@ -131,4 +136,4 @@ def _beside(entry: Beside) -> str:
     if entry.ours is None:
         return paper
     ours = f"{_text(entry.ours)} (n={entry.ours.cells})"
-    return ours if entry.difference is None else f"{ours}, {paper}: {entry.difference:+.1f}"
+    return ours if entry.difference is None else f"{ours}, {paper}: {_signed(entry.difference)}"

@@ -76,7 +76,7 @@ def run_cell(
     finally:
         note(notes, attempt=time.monotonic() - start)
     record = _record(cell, config, metrics, folder, session) | {"grid": grid, "beside": beside()}
-    places.ledger.write(cell, record | _shared(cell, config, store))
+    places.ledger.write(cell, record | _shared(cell, config, store, "images_per_s_median" in record))
     if not places.keep:
         shutil.rmtree(folder)
     return record
@@ -120,11 +120,13 @@ def _speed(run: Path) -> dict[str, Any]:
     return {"images_per_s_median": statistics.median(speeds)} if speeds else {}
 
 
-def _shared(cell: Cell, config: RunConfig, store: ClassifierStore) -> dict[str, Any]:
+def _shared(cell: Cell, config: RunConfig, store: ClassifierStore, trained: bool) -> dict[str, Any]:
     """Trainings that another cell did for this one, and the speed of those where there was no other."""
     found = {key[1]: store.about(key) for key in classifier_keys(config, store.device)}
     others = {str(index): about for index, about in found.items() if about.get("made_by") != cell.name}
-    return {"shared_classifiers": others}
+    speeds = [about["images_per_s_median"] for about in others.values() if "images_per_s_median" in about]
+    speed = {"images_per_s_median": statistics.median(speeds)} if speeds and not trained else {}
+    return {"shared_classifiers": others} | speed
 
 
 def _trainings(cell: Cell, config: RunConfig, run: Path, notes: Path) -> dict[int, dict[str, Any]]:

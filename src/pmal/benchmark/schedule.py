@@ -141,7 +141,7 @@ def _work(
     raise_on_signals(GO_ON)
     threading.Thread(target=_follow_parent, daemon=True).start()
     try:
-        session = open_session(resources, Named(Lines(), one.cell.name))
+        session = open_session(resources, Named(Lines(), f"cell {position + 1}"))
         run_cell(one.cell, places, session, grid=one.grid, beside=lambda: int(beside[position]))
     except (PmalError, OSError) as error:
         print(f"error: {one.cell.name}: {error}", file=sys.stderr, flush=True)

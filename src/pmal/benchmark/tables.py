@@ -14,6 +14,7 @@ from pmal.benchmark.groups import (
     first_classifiers,
     group_results,
     main_results,
+    pair,
     splits_text,
 )
 from pmal.benchmark.ledger import Ledger, Result
@@ -126,12 +127,13 @@ def _paired_rows(key: Key, results: list[Result], groups: Groups) -> list[tuple[
     }
     rows: list[tuple[Entry, ...]] = []
     for name, others in references.items():
+        pairs = pair(results, others)
         figures = [
-            compare(results, others, measure)
+            compare(pairs, measure)
             for measure in (accuracy, auroc("probability"), auroc("logit"), auroc(None))
         ]
         if figures[0] is not None:
-            where = f"{key.source}, {splits_text(results)}"
+            where = f"{key.source}, {splits_text([one for one, _ in pairs])}"
             method = f"{key.method}, {key.epochs_text}"
             rows.append((where, key.recipe_text, method, name, str(figures[0].splits), *figures))
     return rows
