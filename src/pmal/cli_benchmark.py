@@ -3,7 +3,7 @@
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -116,7 +116,7 @@ def _show_plan(
     planned: "list[Planned]", missing: "list[Planned]", places: "Places", session: "Session", as_json: bool
 ) -> None:
     from pmal._runtime.devices import describe_hardware
-    from pmal.benchmark.estimates import duration, estimate_cells
+    from pmal.benchmark.estimates import describe, estimate_cells, total
     from pmal.benchmark.running import count_training_images
 
     results, _ = places.ledger.results()
@@ -130,28 +130,11 @@ def _show_plan(
         count_images=lambda cell: count_training_images(cell, session.resources.data_root),
     )
     found = dict(zip((one.cell for one in missing), estimates, strict=True))
-    rows: list[dict[str, Any]] = []
-    for one in planned:
-        guess = found.get(one.cell)
-        state = "in the ledger" if guess is None else f"{guess.trainings} training{many}"
-        seconds = None if guess is None else guess.seconds
-        rows.append({"cell": one.cell.name, "state": state, "seconds": seconds})
+    rows = [(one.cell.name, found.get(one.cell)) for one in planned]
     if as_json:
-        print(json.dumps(rows))
-        return
-    for one, row in zip(planned, rows, strict=True):
-        guess = found.get(one.cell)
-        time = ""
-        if guess is not None:
-            time = (
-                f", no estimate ({guess.because})"
-                if guess.seconds is None
-                else f", {duration(guess.seconds)}"
-            )
-        print(f"{row['cell']}: {row['state']}{time}")
-    known = [guess.seconds for guess in estimates if guess.seconds is not None]
-    rest = f" and {len(estimates) - len(known)} without an estimate" if len(known) < len(estimates) else ""
-    print(f"{len(missing)} of {len(planned)} cells to compute: {duration(sum(known))} of training{rest}")
+        print(json.dumps([{"cell": name, "seconds": e and e.seconds, "done": e is None} for name, e in rows]))
+    else:
+        print("\n".join([*(f"{name}: {describe(e)}" for name, e in rows), total(estimates, len(planned))]))
 
 
 @benchmark_app.command("table")

@@ -146,27 +146,32 @@ def make_cell(
         encoder=encoder or config.encoder.name,
         recipe=_label(recipe, Path(recipe).read_bytes()) if own_recipe else recipe,
         epochs=epochs or config.training.epochs,
-        settings=tuple(text for text in plain_settings(recipe, settings) if concerns(method, text)),
+        settings=tuple(s for s in plain_settings(recipe, settings, method) if concerns(method, s)),
         measure=measure,
         source_path=source if own_source else "",
         recipe_path=recipe if own_recipe else "",
     )
 
 
-def plain_settings(recipe: str, settings: Iterable[str]) -> tuple[str, ...]:
+def plain_settings(recipe: str, settings: Iterable[str], method: str = "pmal") -> tuple[str, ...]:
     """Settings in one spelling, sorted, without those that the recipe has anyway: equal cells are equal.
 
     >>> plain_settings("strong", ["optimization.weight=2.0", "mining.per_class=10", "data.limit = 5"])
     ('data.limit=5', 'optimization.weight=2')
     """
-    layers = _layers(recipe, settings)
-    usual, wanted = (_flat(to_settings(build(RunConfig, merge(*some)))) for some in (layers[:1], layers))
+    layers = [{"method": method}, *_layers(recipe, settings)]
+    usual, wanted = (_explicit(build(RunConfig, merge(*some))) for some in (layers[:2], layers))
     names = [name for name in wanted if wanted[name] != usual.get(name)]
     return tuple(sorted(f"{name}={_text(wanted[name])}" for name in names))
 
 
 def _layers(recipe: str, settings: Iterable[str]) -> list[dict[str, Any]]:
     return [read_recipe(recipe), *map(parse_assignment, settings)]
+
+
+def _explicit(config: RunConfig) -> dict[str, Any]:
+    """All settings; the number of classifiers as such, not as 0 for the usual one."""
+    return _flat(to_settings(config)) | {"ensemble.size": config.classifiers}
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -91,3 +91,26 @@ def duration(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def describe(estimate: Estimate | None) -> str:
+    """Of one cell; None: there is nothing to do.
+
+    >>> describe(None), describe(Estimate(1, 65.0))
+    ('in the ledger', '1 training, 1 min 05 s')
+    """
+    if estimate is None:
+        return "in the ledger"
+    trainings = f"{estimate.trainings} training{'s' * (estimate.trainings != 1)}"
+    if estimate.seconds is None:
+        return f"{trainings}, no estimate ({estimate.because})"
+    return f"{trainings}, {duration(estimate.seconds)}"
+
+
+def total(estimates: Sequence[Estimate], planned: int) -> str:
+    """Of all cells."""
+    known = [estimate.seconds for estimate in estimates if estimate.seconds is not None]
+    missing = len(estimates) - len(known)
+    text = f"{len(estimates)} of {planned} cells to compute"
+    text += f": {duration(sum(known))} of training" if known else ""
+    return text + (f"; {missing} without an estimate" if missing else "")
