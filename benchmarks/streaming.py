@@ -38,7 +38,7 @@ from pmal.data.parts import STATISTICS_LIMIT, training_statistics
 from pmal.data.samples import Samples
 from pmal.data.sources.folder import FileStore
 from pmal.ensemble.classifier import ClassifierSpec
-from pmal.ensemble.classifiers import softmax_objective, untrained
+from pmal.ensemble.classifiers import make_learner, untrained
 from pmal.ensemble.training import TrainingSet, train
 from synthetic import draw_picture, encode_jpeg
 
@@ -272,7 +272,7 @@ def train_epochs(
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
     with tempfile.TemporaryDirectory() as folder:
-        objective = softmax_objective(model, config, flip=True)
+        _, objective = make_learner(model, config, flip=True, seed=0)
         train("net", model, objective, data, config.training, seed=0, folder=Path(folder), session=session)
     seconds, waited = images.waited()
     gib = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else 0.0

@@ -20,7 +20,7 @@ STAGES = [
     "reporting",
     "serving",
 ]
-BELOW_ALL = {"_runtime", "config", "errors"}
+BELOW_ALL = {"_runtime", "config", "errors", "methods"}
 # Methods to compare with, and the grid that runs them, use the stages; no stage uses them.
 ALLOWED = {stage: BELOW_ALL | set(STAGES[: i + 1]) for i, stage in enumerate(STAGES)}
 ALLOWED["_runtime"] = BELOW_ALL
@@ -28,6 +28,7 @@ ALLOWED["baselines"] = BELOW_ALL | {"baselines"} | set(STAGES[: STAGES.index("re
 ALLOWED["benchmark"] = BELOW_ALL | {"benchmark", "baselines", "pipeline"} | set(STAGES)
 ALLOWED["config"] = {"errors"}
 ALLOWED["errors"] = set()
+ALLOWED["methods"] = set()
 SHELLS = {
     "__init__",
     "__main__",

@@ -24,7 +24,8 @@ from pmal.config import RunConfig, build
 from pmal.data.batches import ResidentImages
 from pmal.data.samples import Pixels
 from pmal.ensemble.classifier import Classifier, ClassifierSpec
-from pmal.ensemble.classifiers import softmax_objective, untrained
+from pmal.ensemble.classifiers import make_learner as make_plain_learner
+from pmal.ensemble.classifiers import untrained
 from pmal.ensemble.steps import GraphStep, Objective, compiled
 from pmal.ensemble.training import COMPILE_STEPS, TrainingSet
 from pmal.ensemble.training import _Loop as TrainingLoop  # not train(): here an epoch is a turn
@@ -131,7 +132,7 @@ def plain_training(case: Case, pictures: Pixels, variant: str, plan: Plan, sessi
     """Epochs of the first phase."""
     data, config = training_data(case, pictures, session.device), case.config(_epochs(case, plan))
     model = case.network(session.device)
-    objective = softmax_objective(model, config, flip=True)
+    _, objective = make_plain_learner(model, config, flip=True, seed=0)
     return Contestant(_epoch(_loop(model, objective, data, config, session), variant), case.images)
 
 

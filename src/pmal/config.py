@@ -239,7 +239,9 @@ class RunConfig(Checked):
     """Everything that decides the result of a run."""
 
     method: str = "pmal"
-    """The open-set method: pmal or softmax."""
+    """The open-set method: pmal, softmax, or one of those that it is compared with."""
+    method_options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of a method to compare with; its own page says which it has."""
     seed: Annotated[int, Within(0)] = 0
     """Every random stream of the run comes from this number."""
     data: DataConfig = field(default_factory=DataConfig)

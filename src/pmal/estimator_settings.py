@@ -6,6 +6,7 @@ from typing import Any
 from pmal.config import RunConfig, build, merge, read_recipe
 from pmal.data.sources.registry import SAMPLE, absolute_source
 from pmal.errors import UsageError
+from pmal.methods import METHODS
 from pmal.rejection.model import OpenSetModel
 
 PRECOMPUTED = "precomputed"
@@ -56,12 +57,19 @@ def model_params(model: OpenSetModel) -> dict[str, Any]:
     """The options of a classifier that holds this model, as far as the model knows them."""
     rule = model.rule
     return {
-        "method": "softmax" if model.reference is None else "pmal",
+        "method": _method(model),
         "encoder": model.classifier.spec.encoder.name,
         "score": rule.score,
         "accept": rule.accept,
         "per_class_threshold": rule.per_class,
     }
+
+
+def _method(model: OpenSetModel) -> str:
+    head = model.classifier.spec.head.name
+    if head == "linear":
+        return "softmax" if model.reference is None else "pmal"
+    return next(name for name, method in METHODS.items() if head in (method.head, method.final))
 
 
 def _recipe(params: Mapping[str, Any], source: str) -> str:

@@ -28,17 +28,17 @@ from pmal.data.parts import Part, image_shape, open_part
 from pmal.data.sources.folder import printable
 from pmal.data.task import Task, open_task
 from pmal.ensemble.classifier import ClassifierSpec
-from pmal.ensemble.classifiers import load_classifiers, rehearse, train_classifiers
+from pmal.ensemble.classifiers import change_head, load_classifiers, rehearse, train_classifiers
 from pmal.ensemble.embeddings import EmbeddedSet, embed_training_set
+from pmal.ensemble.heads import first_head
 from pmal.ensemble.training import check_batch_size, training_set
 from pmal.errors import DataError, UsageError, unknown_name
+from pmal.methods import METHODS
 from pmal.mining import PrototypeSet, QualityOptions, check_settings, count_pairs, mine_spaces
 from pmal.optimization.training import optimize_embedding
 from pmal.rejection.building import build_model, check_score
 from pmal.reporting.evaluation import measure_model
 from pmal.serving.bundle import load_model, save_model
-
-METHODS = ("pmal", "softmax")
 
 
 def fit(
@@ -62,7 +62,8 @@ def fit(
     check_batch_size(config.training, ranks)
     ranks.by_first(lambda: check_stages(config, out, start, only))
     task = task or open_task(config.data, session.resources.data_root)
-    spec = ClassifierSpec(config.encoder, task.class_names, *image_shape(task.train, config.data))
+    shape = image_shape(task.train, config.data)
+    spec = ClassifierSpec(config.encoder, task.class_names, *shape, first_head(config))
     rehearse(spec, config)
     with open_run(out, config, start, ranks) as run:
         for stage in run_stages(config, task, spec, run, session.logging_to(run.log)):
@@ -84,9 +85,9 @@ def run_stages(
     classifiers = train_classifiers(
         data, spec, config, flip=task.flip, folder=out / "classifiers", session=session
     )
-    network = classifiers[0]
+    network, method = classifiers[0], METHODS[config.method]
     yield "classifiers"
-    if config.method == "pmal":
+    if method.mines:
         run.begin("embeddings")
         embedded = embed_training_set(classifiers, parts["train"], out / "embeddings", session)
         yield "embeddings"
@@ -99,13 +100,18 @@ def run_stages(
             network, data, prototypes, config, flip=task.flip, folder=folder, session=session
         )
         yield "optimization"
+    elif method.final:
+        run.begin("optimization")
+        folder = out / "optimization"
+        network = change_head(network, data, config, flip=task.flip, folder=folder, session=session)
+        yield "optimization"
     run.begin("calibration")
     model = build_model(network, data, prototypes, parts.get("held out"), config, session)
     session.ranks.by_first(lambda: save_model(out / "model", model))
     yield "calibration"
     run.begin("evaluation")
     if "test" in parts:
-        softmax = classifiers[0] if prototypes else None
+        softmax = classifiers[0] if method.second else None
         images = parts["test"], parts.get("unknown")
         figures = measure_model(model, softmax, *images, session.display, session.ranks)
         run.write("metrics.json", describe(config, task) | figures)
@@ -128,7 +134,7 @@ def evaluate(run: Path, session: Session | None = None) -> dict[str, Any]:
     shape = (spec.image_size, spec.channels)
     test = open_part("test", task.test, shape, session)
     unknown = open_part("unknown", task.unknown, shape, session) if task.unknown else None
-    softmax = first if config.method == "pmal" else None
+    softmax = first if METHODS[config.method].second else None
     return describe(config, task) | measure_model(model, softmax, test, unknown, session.display)
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 from pmal._runtime.tensors import has_tensors
 from pmal.config import STAGES, RunConfig
 from pmal.errors import UsageError, unknown_name
+from pmal.methods import METHODS
 
-PMAL_ALONE = ("embeddings", "mining", "optimization")
+_MINING = ("embeddings", "mining")
 
 _FILES = {
     "classifiers": ("classifiers",),
@@ -20,7 +21,7 @@ _FILES = {
 
 _LATER = ("mining", "optimization", "rejection")
 CHANGEABLE = {
-    "classifiers": ("method", "seed", "data", "encoder", "training", "ensemble", *_LATER),
+    "classifiers": ("method", "method_options", "seed", "data", "encoder", "training", "ensemble", *_LATER),
     "embeddings": _LATER,
     "mining": _LATER,
     "optimization": ("optimization", "rejection"),
@@ -32,7 +33,9 @@ CHANGEABLE = {
 
 def check_stages(config: RunConfig, out: Path, start: str | None, only: str | None) -> None:
     """Fail before any work where the stages asked for do not exist or cannot be done."""
-    stages = [stage for stage in STAGES if config.method == "pmal" or stage not in PMAL_ALONE]
+    method = METHODS[config.method]
+    left_out = () if method.mines else (*_MINING, *(() if method.final else ("optimization",)))
+    stages = [stage for stage in STAGES if stage not in left_out]
     for name in (start, only):
         if name is not None and name not in stages:
             raise unknown_name(f"stage of method {config.method}", name, stages)

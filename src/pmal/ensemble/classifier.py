@@ -1,7 +1,7 @@
-"""A network that embeds images and classifies the embedding with one linear layer."""
+"""A network that embeds images and classifies the embedding: an encoder, and a head on top of it."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -12,6 +12,7 @@ from pmal._runtime.tensors import load_tensors, save_tensors
 from pmal.config import EncoderConfig, build
 from pmal.data.augmentation import normalize
 from pmal.encoders import create_encoder
+from pmal.ensemble.heads import HeadConfig, HeadShape, create_head
 from pmal.errors import DataError
 
 
@@ -23,6 +24,7 @@ class ClassifierSpec:
     class_names: tuple[str, ...]
     image_size: int
     channels: int
+    head: HeadConfig = field(default_factory=HeadConfig)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -43,10 +45,16 @@ class Classifier(nn.Module):
         self.encoder = create_encoder(
             config.name, spec.channels, spec.image_size, projection=config.projection, **config.options
         )
-        features = self.encoder.num_features
-        self.head = nn.Linear(int(features), len(spec.class_names), bias=config.bias)
+        features = int(self.encoder.num_features)
+        shape = HeadShape(features, len(spec.class_names), spec.channels, spec.image_size, config.bias)
+        self.head = create_head(spec.head, shape)
         self.register_buffer("mean", torch.zeros(spec.channels))
         self.register_buffer("std", torch.ones(spec.channels))
+
+    @property
+    def num_features(self) -> int:
+        """Columns of an embedding."""
+        return int(self.encoder.num_features) + self.head.extra_features
 
     def set_normalization(self, mean_C: torch.Tensor, std_C: torch.Tensor) -> None:
         self.mean.copy_(mean_C)
@@ -68,8 +76,18 @@ class Classifier(nn.Module):
 
     def embed(self, images_BCHW: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Embeddings z_BD and logits_BK of uint8 images: what everything after training uses."""
-        z_BD = self.encoder(normalize(images_BCHW, self.mean, self.std))
+        normalized_BCHW = normalize(images_BCHW, self.mean, self.std)
+        z_BD = self.head.complete(normalized_BCHW, self.encoder(normalized_BCHW))
         return z_BD, self.head(z_BD)
+
+
+def with_head(model: Classifier, head: HeadConfig) -> Classifier:
+    """The same network with another head on it, which starts from what the old one has learned."""
+    other = Classifier(replace(model.spec, head=head)).use_channels_last().to(model.mean.device)
+    other.encoder.load_state_dict(model.encoder.state_dict())
+    other.set_normalization(model.mean, model.std)
+    other.head.start_from(model.head)
+    return other.train(model.training)
 
 
 def save_classifier(path: Path, model: Classifier, data: str, ranks: Ranks = ALONE) -> None:

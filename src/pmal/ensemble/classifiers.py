@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from torch.nn.functional import cross_entropy
+from torch import nn
 
 from pmal._runtime.seeds import seeded, stream
 from pmal._runtime.session import Session
@@ -13,11 +13,19 @@ from pmal._runtime.tensors import has_tensors
 from pmal.config import RunConfig
 from pmal.data.augmentation import augment
 from pmal.data.parts import training_statistics
-from pmal.ensemble.classifier import Classifier, ClassifierSpec, load_classifier, save_classifier
+from pmal.ensemble.classifier import (
+    Classifier,
+    ClassifierSpec,
+    load_classifier,
+    save_classifier,
+    with_head,
+)
+from pmal.ensemble.heads import final_head
 from pmal.ensemble.optimizers import learning_rate, make_optimizer
 from pmal.ensemble.steps import EagerStep, Objective
 from pmal.ensemble.training import TrainingSet, finish, train
 from pmal.errors import DataError
+from pmal.methods import METHODS
 
 
 def train_classifiers(
@@ -37,9 +45,9 @@ def train_classifiers(
         if not has_tensors(place / "weights", ranks):
             seed = stream(config.seed, "classifier", index)
             model = untrained(spec, *statistics(), seed).to(session.device)
-            objective = softmax_objective(model, config, flip)
+            network, objective = make_learner(model, config, flip, seed)
             name = f"classifier {index}"
-            train(name, model, objective, data, config.training, seed=seed, folder=place, session=session)
+            train(name, network, objective, data, config.training, seed=seed, folder=place, session=session)
             save_classifier(place / "weights", model, data.digest, ranks)
         finish(place, ranks)
         classifiers.append(
@@ -58,15 +66,36 @@ def load_classifiers(
     return [load_classifier(path, session.device, class_names, data) for path in paths]
 
 
-def softmax_objective(model: Classifier, config: RunConfig, flip: bool) -> Objective:
-    """Cross entropy of augmented images."""
+def make_learner(model: Classifier, config: RunConfig, flip: bool, seed: int) -> tuple[nn.Module, Objective]:
+    """All that is trained, and the loss of the model's head on augmented images."""
     policy, smoothing = config.data.augmentation, config.training.label_smoothing
+    with seeded(stream(seed, "training parts"), torch.device("cpu")):
+        parts = model.head.training_parts(model)
+    if parts is not None:
+        parts.to(model.mean.device)
 
     def objective(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         views = augment(images, policy, model.mean, model.std, flip)
-        return cross_entropy(model(views), labels, label_smoothing=smoothing)
+        return model.head.loss(model, views, labels, smoothing, parts)
 
-    return objective
+    return model if parts is None else nn.ModuleList([model, parts]), objective
+
+
+def change_head(
+    first: Classifier, data: TrainingSet, config: RunConfig, *, flip: bool, folder: Path, session: Session
+) -> Classifier:
+    """The first classifier with the method's final head, trained on with it where the method says so."""
+    place, ranks, seed = folder / "weights", session.ranks, stream(config.seed, "optimization")
+    if not has_tensors(place, ranks):
+        with seeded(stream(seed, "init"), torch.device("cpu")):
+            model = with_head(first, final_head(config))
+        if METHODS[config.method].second:
+            network, loss = make_learner(model, config, flip, seed)
+            steps = config.training
+            train("optimization", network, loss, data, steps, seed=seed, folder=folder, session=session)
+        save_classifier(place, model, data.digest, ranks)
+    finish(folder, ranks)
+    return load_classifier(place, session.device, first.spec.class_names, data.digest, ranks)
 
 
 def rehearse(spec: ClassifierSpec, config: RunConfig) -> None:
@@ -75,8 +104,8 @@ def rehearse(spec: ClassifierSpec, config: RunConfig) -> None:
     with seeded(0, torch.device("cpu")):
         model = Classifier(spec)
         learning_rate(config.training.epochs, 1, config.training)
-        optimizer = make_optimizer(model, config.training)
-        objective = softmax_objective(model, config, flip=True)
+        network, objective = make_learner(model, config, flip=True, seed=0)
+        optimizer = make_optimizer(network, config.training)
         EagerStep(objective, optimizer, None, config.training.precision, lambda loss: None)(
             images, torch.zeros(2, dtype=torch.int64)
         )

@@ -15,6 +15,7 @@ from pmal._runtime.tensors import has_tensors, load_tensors, save_tensors
 from pmal.data.batches import ImageBatches, sequential_plan
 from pmal.data.parts import Part
 from pmal.ensemble.classifier import Classifier
+from pmal.ensemble.heads import LinearHead
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,8 @@ def embed_images(
     model.eval()
     plan = sequential_plan(len(images), batch_size)
     shares = [plan[share] for share in ranks.shares(len(plan))]
-    own, (classes, features) = shares[ranks.rank], model.head.weight.shape
-    outputs = [(torch.empty(0, features), torch.empty(0, classes))]
+    own, classes = shares[ranks.rank], len(model.spec.class_names)
+    outputs = [(torch.empty(0, model.num_features), torch.empty(0, classes))]
     report = ranks.for_all(advance) if advance else None
     with convolutions(tf32=False):
         for batch in images.stream(own) if own else ():
@@ -91,6 +92,7 @@ def _embed(path: Path, model: Classifier, train: Part, session: Session) -> Embe
     with session.display.stage(f"embedding {path.name}", len(train.samples), "images") as advance:
         z_ND, _ = embed_images(model, train.images, advance=advance, ranks=session.ranks)
     head = model.head
+    assert isinstance(head, LinearHead)  # what pmal compares are spaces of linear classifiers
     bias = head.bias if head.bias is not None else torch.zeros(len(head.weight))
     weight_KD, bias_K = head.weight.detach().cpu(), bias.detach().cpu()
     tensors = {"z": z_ND, "weight": weight_KD, "bias": bias_K}

@@ -15,6 +15,7 @@ from pmal.ensemble.classifier import Classifier
 from pmal.ensemble.embeddings import embed_images
 from pmal.ensemble.training import TrainingSet
 from pmal.errors import UsageError, unknown_name
+from pmal.methods import METHODS
 from pmal.mining.prototypes import PrototypeSet
 from pmal.optimization.learner import embed_prototypes
 from pmal.optimization.training import PrototypeTrainingSet
@@ -35,10 +36,11 @@ def build_model(
     config: RunConfig,
     session: Session,
 ) -> OpenSetModel:
-    """The model of a run. Without prototypes it has the scores of the logits alone."""
+    """The model of a run. Without prototypes it has the scores of the logits, and of the head, alone."""
     rule = Rule(default_score(config), config.rejection.accept, config.rejection.per_class)
     names, reference, pictures = network.spec.class_names, None, None
-    total = (len(data.images) if prototypes else 0) + (len(held_out.images) if held_out else 0)
+    learns = prototypes is not None or network.head.is_fitted_after
+    total = (len(data.images) if learns else 0) + (len(held_out.images) if held_out else 0)
     with session.display.stage("calibration", total, "images") as advance:
         if prototypes is not None:
             both = PrototypeTrainingSet(data.images, data.labels, data.ids, prototypes)
@@ -46,6 +48,9 @@ def build_model(
             table_KTD = embed_prototypes(network, pictures, prototypes.mask)
             bank_ND = _training_embeddings(network, data.images, advance, session.ranks)
             reference = Reference(table_KTD, prototypes.mask, config.optimization.distance, bank_ND)
+        if network.head.is_fitted_after:
+            z_ND, logits_NK = embed_images(network, data.images, advance=advance, ranks=session.ranks)
+            network.head.fit_after(z_ND, logits_NK, data.labels.cpu())
         calibration = _calibrate(network, reference, held_out, advance, session.ranks) if held_out else None
     gallery = _gallery(prototypes) if prototypes else ()
     pictures = None if pictures is None else thumbnails(pictures.cpu())
@@ -72,13 +77,12 @@ def default_score(config: RunConfig) -> str:
     """What `rejection.score = "auto"` stands for."""
     if config.rejection.score != "auto":
         return config.rejection.score
-    return "distance" if config.method == "pmal" else "logit"
+    return METHODS[config.method].score
 
 
 def check_score(config: RunConfig) -> None:
     """Fail before any training where the model would not have the score that it is to reject by."""
-    score, pmal = default_score(config), config.method == "pmal"
-    valid = [*LOGIT_SCORES, *(("distance", "neighbors", "combined") if pmal else ())]
+    score, valid = default_score(config), [*LOGIT_SCORES, *METHODS[config.method].scores]
     if score not in valid:
         raise unknown_name(f"score of method {config.method}", score, valid)
     if score == "combined" and not config.data.held_out:
@@ -99,7 +103,8 @@ def _calibrate(
     network: Classifier, reference: Reference | None, held_out: Part, advance: Advance, ranks: Ranks
 ) -> Calibration:
     z_ND, logits_NK = embed_images(network, held_out.images, advance=advance, ranks=ranks)
-    found = Calibration.fit(unknown_scores(z_ND, logits_NK, reference), logits_NK.argmax(dim=1))
+    scores = unknown_scores(z_ND, logits_NK, reference, head=network.head)
+    found = Calibration.fit(scores, logits_NK.argmax(dim=1))
     return found.keeping(z_ND, held_out.labels(torch.device("cpu")))
 
 

@@ -86,7 +86,8 @@ class OpenSetModel:
         """The scores that this model can be asked for."""
         if self.added:
             return ("distance",)
-        names = [*LOGIT_SCORES, *(("distance", "neighbors") if self.reference else ())]
+        own = self.classifier.head.own_scores
+        names = [*LOGIT_SCORES, *own, *(("distance", "neighbors") if self.reference else ())]
         return (*names, "combined") if self.calibration and self.calibration.scale else tuple(names)
 
     def scores(self, z_BD: Tensor, logits_BK: Tensor) -> dict[str, Tensor]:
@@ -111,8 +112,7 @@ class OpenSetModel:
     @torch.no_grad()
     def logits(self, z_BD: Tensor) -> Tensor:
         """Of embeddings, by the network's head, (B, K0)."""
-        head = self.classifier.head
-        logits_BK: Tensor = head(z_BD.to(head.weight)).float().cpu()
+        logits_BK: Tensor = self.classifier.head(z_BD.to(self.classifier.mean)).float().cpu()
         return logits_BK
 
     def nearest_class(self, z_BD: Tensor, logits_BK: Tensor) -> Tensor:
@@ -182,7 +182,8 @@ class OpenSetModel:
         scale = self.calibration.scale if self.calibration else None
         # On the device of the network, where the many prototypes and neighbors of many classes take no time.
         device = self.classifier.mean.device
-        found = unknown_scores(z_BD.to(device), logits_BK.to(device), self.reference, scale, names)
+        head = self.classifier.head
+        found = unknown_scores(z_BD.to(device), logits_BK.to(device), self.reference, scale, names, head)
         return {name: score_B.cpu() for name, score_B in found.items()}
 
     def _check_images(self, images: Tensor) -> None:

@@ -22,7 +22,8 @@ def recalibrated(
         score_N = model.scores(z_ND, logits_NK)[model.deciding_score()]
         best = best_f1_threshold(labels_N, nearest_N, score_N)
         return replace(model, rule=replace(model.rule, threshold=best.value))
-    found = Calibration.fit(unknown_scores(z_ND, logits_NK, model.reference), nearest_N)
+    scores = unknown_scores(z_ND, logits_NK, model.reference, head=model.classifier.head)
+    found = Calibration.fit(scores, nearest_N)
     rule = replace(model.rule, threshold=None)
     calibrated = replace(model, rule=rule, calibration=found.keeping(z_ND, labels_N))
     calibrated.deciding_score()  # a few samples that are all alike have no combined score

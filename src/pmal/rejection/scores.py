@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from pmal.ensemble.heads import Head, scores_of
 from pmal.errors import DataError, UsageError
 from pmal.optimization import DISTANCES
 
@@ -251,11 +252,12 @@ def unknown_scores(
     reference: Reference | None = None,
     scale: ScoreScale | None = None,
     names: Collection[str] | None = None,
+    head: Head | None = None,
 ) -> dict[str, torch.Tensor]:
     """The scores asked for (None: all there are), by name.
 
     Without a reference there are those of the logits; with it `distance` and `neighbors`; with a scale
-    `combined`.
+    `combined`; with a head its own.
     """
     there: dict[str, Callable[[], torch.Tensor]] = {
         name: functools.partial(score, logits_BK) for name, score in LOGIT_SCORES.items()
@@ -264,6 +266,9 @@ def unknown_scores(
         nearest = min(NEIGHBORS, len(reference.training_ND))
         there["distance"] = lambda: distance_score(class_distances(z_BD, reference))
         there["neighbors"] = lambda: neighbor_score(z_BD, reference.training_ND, nearest)
+    if head is not None and head.own_scores:
+        own = functools.cache(lambda: scores_of(head, z_BD, logits_BK))
+        there |= {name: functools.partial(lambda name: own()[name], name) for name in head.own_scores}
     wanted = [*there, *(["combined"] if scale else [])] if names is None else list(names)
     needed = {*wanted, *(scale.quantiles if scale and "combined" in wanted else ())}
     scores = {name: compute() for name, compute in there.items() if name in needed}

@@ -14,6 +14,7 @@ from pmal._runtime.manifest import describe_environment
 from pmal.config import build, to_settings
 from pmal.ensemble.classifier import Classifier, ClassifierSpec
 from pmal.errors import DataError, PmalError, UsageError
+from pmal.methods import METHODS
 from pmal.optimization import DISTANCES
 from pmal.rejection.calibration import Calibration
 from pmal.rejection.model import OpenSetModel, Prototype, Rule
@@ -21,7 +22,7 @@ from pmal.rejection.scores import LOGIT_SCORES, ScoreScale
 from pmal.serving.bundle_folder import FORMAT
 
 VERSION = 1
-SCORES = (*LOGIT_SCORES, "distance", "neighbors", "combined")
+SCORES = (*LOGIT_SCORES, *dict.fromkeys(name for method in METHODS.values() for name in method.scores))
 
 _KINDS = {str: "text", int: "a whole number", bool: "true or false", dict: "an object", list: "a list"}
 _INFINITE = {"inf": math.inf, "-inf": -math.inf}

@@ -57,12 +57,12 @@ def assemble(record: Record, tensors: Mapping[str, Mapping[str, Tensor]], folder
     reference, pictures, calibration = None, None, None
     if record.distance is not None:
         path, named = folder / REFERENCE, tensors[REFERENCE]
-        reference = _reference(record, record.distance, named, int(network.encoder.num_features), path)
+        reference = _reference(record, record.distance, named, network.num_features, path)
         pictures = _pictures(record, named, reference.mask_KT, path)
     if record.held_out is not None:
         path, named = folder / CALIBRATION, tensors[CALIBRATION]
-        calibration = _calibration(record, record.held_out, named, path)
-        calibration = _embeddings(record, calibration, named, int(network.encoder.num_features), path)
+        calibration = _calibration(record, record.held_out, named, network.head.own_scores, path)
+        calibration = _embeddings(record, calibration, named, network.num_features, path)
     model = OpenSetModel(
         network, record.class_names, record.rule, reference, record.gallery, pictures, calibration
     )
@@ -127,8 +127,10 @@ def _pictures(record: Record, tensors: Mapping[str, Tensor], mask_KT: Tensor, pa
     return pictures
 
 
-def _calibration(record: Record, held_out: int, tensors: Mapping[str, Tensor], path: Path) -> Calibration:
-    valid = [*LOGIT_SCORES, *(("distance", "neighbors") if record.distance else ())]
+def _calibration(
+    record: Record, held_out: int, tensors: Mapping[str, Tensor], own: tuple[str, ...], path: Path
+) -> Calibration:
+    valid = [*LOGIT_SCORES, *own, *(("distance", "neighbors") if record.distance else ())]
     valid += ["combined"] if record.scale else []
     needed = {
         "predictions",

@@ -1,0 +1,146 @@
+"""What stands on top of an encoder: from embeddings to logits, and whatever else a method learns there.
+
+Heads register themselves by name. Those of `pmal.baselines` are imported when the first of them is asked for,
+because a model on disk names its head, and the stages know nothing of the methods.
+"""
+
+import importlib
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from pmal.config import RunConfig
+from pmal.errors import UsageError, unknown_name
+from pmal.methods import METHODS
+
+if TYPE_CHECKING:
+    from pmal.ensemble.classifier import Classifier
+
+LINEAR = "linear"
+
+
+@dataclass(frozen=True)
+class HeadConfig:
+    """A head by name, and the options that it has."""
+
+    name: str = LINEAR
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def first_head(config: RunConfig) -> HeadConfig:
+    """Of the classifiers. The options are those of the finished network's head, where it has another."""
+    method = METHODS[config.method]
+    return HeadConfig(method.head, {} if method.final else config.method_options)
+
+
+def final_head(config: RunConfig) -> HeadConfig:
+    """Of the finished network."""
+    method = METHODS[config.method]
+    return HeadConfig(method.final or method.head, config.method_options)
+
+
+@dataclass(frozen=True)
+class HeadShape:
+    """What a head is built for."""
+
+    features: int
+    classes: int
+    channels: int
+    image_size: int
+    bias: bool = True
+
+
+class Head(nn.Module):
+    """The contract. Subclasses take (shape: HeadShape, **options), and define `forward`: z_BD -> logits_BK.
+
+    A larger logit means a likelier class; the scores of the logits are taken from them like from any others.
+    """
+
+    own_scores: ClassVar[tuple[str, ...]] = ()
+    """Names of the scores that `unknown_scores` gives."""
+    extra_features: int = 0
+    """How many columns `complete` adds to an embedding."""
+    is_fitted_after: ClassVar[bool] = False
+    """Whether `fit_after` wants the embedded training set, once training is over."""
+
+    def loss(
+        self,
+        model: "Classifier",
+        views_BCHW: Tensor,
+        labels_B: Tensor,
+        smoothing: float,
+        parts: nn.Module | None,
+    ) -> Tensor:
+        """What training minimizes, of augmented and normalized images; `parts` are the training parts."""
+        return cross_entropy(self(model.encoder(views_BCHW)), labels_B, label_smoothing=smoothing)
+
+    def unknown_scores(self, z_BD: Tensor, logits_BK: Tensor) -> dict[str, Tensor]:
+        """Scores of this head alone, float64 (B,); larger is more unknown."""
+        return {}
+
+    def complete(self, normalized_BCHW: Tensor, z_BD: Tensor) -> Tensor:
+        """The embedding with what the scores need to know of the image besides."""
+        return z_BD
+
+    def start_from(self, head: "Head") -> None:
+        """Take over what the head of the first training has learned."""
+
+    def fit_after(self, z_ND: Tensor, logits_NK: Tensor, labels_N: Tensor) -> None:
+        """Statistics of the training set, into buffers of the head."""
+
+    def training_parts(self, model: "Classifier") -> nn.Module | None:
+        """Networks that training alone needs, such as a generator; they do not go into the finished model."""
+        return None
+
+
+class LinearHead(nn.Linear, Head):
+    """One linear layer under cross entropy: the plain classifier."""
+
+    def __init__(self, shape: HeadShape) -> None:
+        super().__init__(shape.features, shape.classes, bias=shape.bias)
+
+
+HeadType = TypeVar("HeadType", bound=type[Head])
+_HEADS: dict[str, Callable[..., Head]] = {LINEAR: LinearHead}
+
+
+def register_head(name: str) -> Callable[[HeadType], HeadType]:
+    """Make `create_head` build the decorated class for this name."""
+
+    def register(head: HeadType) -> HeadType:
+        if name in _HEADS:
+            raise UsageError(f"head '{name}' is registered already: choose another name")
+        _HEADS[name] = head
+        return head
+
+    return register
+
+
+def create_head(config: HeadConfig, shape: HeadShape) -> Head:
+    """A new, untrained head; its weights come from torch's global random generator."""
+    if config.name not in _HEADS:
+        importlib.import_module("pmal.baselines")
+    if config.name not in _HEADS:
+        raise unknown_name("head", config.name, _HEADS)
+    make = _HEADS[config.name]
+    valid = [name for name in inspect.signature(make).parameters if name != "shape"]
+    for option in config.options:
+        if not valid:
+            raise UsageError(f"method_options.{option}: the head {config.name} takes no options")
+        if option not in valid:
+            raise unknown_name(f"option of {config.name}", option, valid)
+    return make(shape, **config.options)
+
+
+def scores_of(head: Head, z_BD: Tensor, logits_BK: Tensor) -> dict[str, Tensor]:
+    """The head's own scores; what broke the network is unknown."""
+    with torch.no_grad():
+        found = head.unknown_scores(z_BD, logits_BK)
+    doubles = {name: score_B.double() for name, score_B in found.items()}
+    return {name: score_B.masked_fill(score_B.isnan(), math.inf) for name, score_B in doubles.items()}

@@ -1,0 +1,40 @@
+"""The open-set methods by name: what each trains, and by which score it rejects.
+
+What a method puts on the encoder, its head, is in `baselines/`; the stages of a run are in `pipeline.py`.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Method:
+    """How a method differs from a plain classifier."""
+
+    score: str = "logit"
+    """The one that its paper rejects by."""
+    head: str = "linear"
+    """What its classifiers have on top of the encoder."""
+    final: str = ""
+    """The head of the finished network, where it is another one."""
+    second: bool = False
+    """The network is trained a second time, from the first classifier on."""
+    mines: bool = False
+    """The second training keeps images near mined prototypes."""
+    scores: tuple[str, ...] = ()
+    """Scores of its own, beside those of the logits."""
+    paper: str = ""
+
+
+METHODS = {
+    "pmal": Method(
+        score="distance",
+        second=True,
+        mines=True,
+        scores=("distance", "neighbors", "combined"),
+        paper="Lu et al., PMAL: Open Set Recognition via Robust Prototype Mining, AAAI 2022",
+    ),
+    "cpn": Method(
+        head="cpn", paper="Yang et al., Convolutional Prototype Network for Open Set Recognition, TPAMI 2020"
+    ),
+    "softmax": Method(paper="Vaze et al., A Good Closed-Set Classifier Is All You Need?, ICLR 2022"),
+}

@@ -1,0 +1,49 @@
+"""Every method runs through the same stages, and its model answers the same after a save and a load."""
+
+import pytest
+import torch
+
+from pmal import pipeline
+from pmal._runtime.session import open_session
+from pmal.config import Resources, RunConfig, build, merge, read_recipe
+from pmal.errors import UsageError
+from pmal.methods import METHODS
+from pmal.rejection.scores import LOGIT_SCORES
+from pmal.serving.bundle import load_model
+
+QUICK = {"data": {"limit": 24, "held_out": 0.25}, "training": {"epochs": 1, "batch_size": 32}}
+
+
+def quick_config(method, **settings):
+    return build(RunConfig, merge(read_recipe("sample"), QUICK, {"method": method}, settings))
+
+
+@pytest.fixture(scope="module")
+def session():
+    return open_session(Resources(device="cpu"))
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name not in ("pmal", "softmax")])
+def test_it_trains_saves_loads_and_answers_the_same(method, session, tmp_path):
+    metrics = pipeline.fit(quick_config(method), tmp_path / "run", session)
+    scores = set(metrics["scores"])
+    assert scores >= {*LOGIT_SCORES, *METHODS[method].scores}
+    assert metrics["decision"]["score"] == METHODS[method].score
+    assert ("softmax" in metrics) == METHODS[method].second
+
+    images = torch.randint(
+        0, 256, (7, 1, 28, 28), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+    )
+    model = load_model(tmp_path / "run" / "model", torch.device("cpu"))
+    again = load_model(tmp_path / "run" / "model", torch.device("cpu"))
+    one, two = model.answer(images), again.answer(images)
+    assert torch.equal(one.score, two.score)
+    assert torch.equal(one.labels, two.labels)
+    assert pipeline.evaluate(tmp_path / "run", session)["scores"] == metrics["scores"]
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name not in ("pmal", "softmax")])
+def test_an_option_that_a_method_does_not_have_is_refused(method, session, tmp_path):
+    with pytest.raises(UsageError, match="no_such"):
+        pipeline.fit(quick_config(method, method_options={"no_such": 1}), tmp_path / "run", session)
+    assert not (tmp_path / "run").exists()
