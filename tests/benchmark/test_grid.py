@@ -46,6 +46,16 @@ def test_the_base_of_a_grid_is_the_plain_cell():
         assert set(found.values()) == {grid}
 
 
+def test_the_command_of_a_variation_makes_the_grid():
+    request = Request(grid="lambda", data="tinyimagenet", settings=["optimization.margin=0.8"])
+    for one in plan(request):
+        if one.grid:
+            assert one.command.startswith("pmal benchmark --grid lambda --data tinyimagenet --family arpl ")
+            assert one.command.endswith("--set optimization.margin=0.8")
+        else:
+            assert one.command == one.cell.command()
+
+
 def test_the_six_combinations_of_table_3():
     found = [one.cell.config() for one in plan(Request(grid="table3", data="tinyimagenet"))]
     parts = [

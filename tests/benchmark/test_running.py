@@ -83,10 +83,11 @@ def test_a_shared_classifier_changes_no_figure(places, session, tmp_path):
 
 
 def test_the_record_of_a_cell(places, session):
-    run_cell(tiny(), places, session, grid="table3", beside=lambda: 2)
+    run_cell(Planned(tiny(), "table3", ("data.limit=40",)), places, session, lambda: 2)
     record = json.loads(places.ledger.path(tiny()).read_text())
     assert (record["grid"], record["beside"], record["score"]) == ("table3", 2, "logit")
-    assert record["command"] == tiny().command()
+    assert record["command"].startswith("pmal benchmark --grid table3 --data sample ")
+    assert record["command"].endswith("--set data.limit=40")
     assert record["seconds"] > record["stages"]["classifier 0"] > 0
     assert record["images_per_s_median"] > 0
     assert record["peak_process_bytes"] > 2**20
@@ -112,7 +113,7 @@ def test_a_broken_record_is_told_of_and_computed_again(places, session):
 
 def test_an_interrupted_cell_goes_on_where_it_stopped(places, session, trained, tmp_path):
     whole = Places(tmp_path / "whole", tmp_path / "other")
-    run_cell(tiny("pmal"), whole, session)
+    run_cell(Planned(tiny("pmal")), whole, session)
     expected = whole.ledger.read(tiny("pmal")).record
     trained.clear()
 
@@ -146,18 +147,18 @@ def test_a_cell_that_fails_does_not_stop_the_others(places, session):
 def test_a_classifier_of_other_data_is_refused(places, session):
     """Should the data under a name change, the old classifiers are no longer theirs."""
     store = places.store(session.device)
-    run_cell(tiny(), places, session)
+    run_cell(Planned(tiny()), places, session)
     [old], [new] = (classifier_keys(tiny(seed=seed).config(), "cpu") for seed in (0, 1))
     other = tiny(seed=1, settings=["data.held_out=0.5"])
     [new] = classifier_keys(other.config(), "cpu")
     store.place(new).parent.mkdir(parents=True)
     store.place(old).rename(store.place(new))
     with pytest.raises(DataError, match="other classes or images"):
-        run_cell(other, places, session)
+        run_cell(Planned(other), places, session)
 
 
 def test_a_damaged_classifier_is_trained_again(places, session, trained):
-    run_cell(tiny("softmax"), places, session)
+    run_cell(Planned(tiny("softmax")), places, session)
     store = places.store(session.device)
     [key] = classifier_keys(tiny("softmax").config(), "cpu")
     file = store.place(key) / "weights.safetensors"
@@ -185,11 +186,12 @@ def test_a_classifier_is_known_by_what_decides_it(settings, same):
     assert (one == other) == same
     assert one != classifier_digest(tiny("pmal").config(), "cuda")
     assert one == classifier_digest(tiny("softmax").config(), "cpu")
+    assert one != classifier_digest(tiny("cpn").config(), "cpu")
 
 
 def test_a_run_of_other_settings_takes_nothing(places, session, tmp_path):
     """What the store gives lies where a run of these settings looks for it, and nowhere else."""
-    run_cell(tiny("softmax"), places, session)
+    run_cell(Planned(tiny("softmax")), places, session)
     store = ClassifierStore(places.work / "classifiers", "cpu")
     config = tiny("pmal", seed=7).config()
     store.give(config, tmp_path / "run")
@@ -199,9 +201,9 @@ def test_a_run_of_other_settings_takes_nothing(places, session, tmp_path):
 
 
 def test_fluctuation_of_prototypes(places, session, trained):
-    run_cell(tiny("pmal"), places, session)
+    run_cell(Planned(tiny("pmal")), places, session)
     cell = replace(tiny("pmal", settings=["ensemble.size=6"]), measure=FLUCTUATION)
-    run_cell(cell, places, session)
+    run_cell(Planned(cell), places, session)
     assert trained == [f"classifier {index}" for index in range(6)]
     [result], broken = places.ledger.results(FLUCTUATION)
     assert (result.cell, broken) == (cell, [])

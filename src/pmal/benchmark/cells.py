@@ -78,17 +78,15 @@ class Cell:
         }
         return build(RunConfig, merge(*_layers(self.recipe_path or self.recipe, self.settings), named))
 
-    def command(self) -> str:
-        """What makes this cell again."""
-        words = ["pmal", "benchmark"]
-        if self.measure != FIT:
-            words += ["--grid", self.measure]
-        else:
-            words += ["--methods", self.method]
+    def command(self, grid: str | None = None, base: tuple[str, ...] | None = None) -> str:
+        """What makes this cell again; one of a grid, with the others, from what they are variations of."""
+        grid = grid or (None if self.measure == FIT else self.measure)
+        words = ["pmal", "benchmark", *(["--grid", grid] if grid else ["--methods", self.method])]
         words += ["--data", self.source_path or self.source, "--family", self.family]
         words += ["--splits", str(self.split), "--seeds", str(self.seed), "--encoder", self.encoder]
         words += ["--recipe", self.recipe_path or self.recipe, "--epochs", str(self.epochs)]
-        return shlex.join(words + [word for text in self.settings for word in ("--set", text)])
+        settings = self.settings if base is None else base
+        return shlex.join(words + [word for text in settings for word in ("--set", text)])
 
     def about(self) -> dict[str, Any]:
         """As it stands in the ledger."""

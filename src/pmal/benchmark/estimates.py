@@ -8,8 +8,8 @@ from typing import Any
 from pmal.benchmark.cells import Cell
 from pmal.benchmark.grid import Planned
 from pmal.benchmark.ledger import Result
-from pmal.benchmark.methods import trainings_after
 from pmal.benchmark.shared import Key, classifier_keys
+from pmal.methods import METHODS
 
 _HARDWARE = ("gpu", "machine", "threads")
 
@@ -39,7 +39,7 @@ def estimate_cells(
         keys = classifier_keys(one.cell.config(), device)
         new = [key for key in keys if key not in done and not trained(key)]
         done.update(keys)
-        trainings = len(new) + trainings_after(one.cell.method)
+        trainings = len(new) + METHODS[one.cell.method].second
         found.append(_estimate(one.cell, trainings, results, hardware, count_images))
     return found
 

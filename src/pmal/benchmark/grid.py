@@ -33,10 +33,17 @@ class Request:
 
 @dataclass(frozen=True)
 class Planned:
-    """A cell that was asked for; `grid` names the ablation that it is a variation of."""
+    """A cell that was asked for."""
 
     cell: Cell
     grid: str | None = None
+    """The ablation that it is a variation of."""
+    base: tuple[str, ...] | None = None
+    """The settings that it varies."""
+
+    @property
+    def command(self) -> str:
+        return self.cell.command(self.grid, self.base)
 
 
 def plan(request: Request) -> list[Planned]:
@@ -53,7 +60,8 @@ def plan(request: Request) -> list[Planned]:
         for seed, settings, method in itertools.product(seeds, variants, methods):
             cell = _cell(request, method, (source, family, split), seed, settings)
             check_config(cell.config())
-            found.setdefault(cell, Planned(cell, request.grid if cell.settings != usual else None))
+            varied = request.grid is not None and cell.settings != usual
+            found.setdefault(cell, Planned(cell, request.grid, usual) if varied else Planned(cell))
     return list(found.values())
 
 

@@ -8,8 +8,8 @@ from typing import Any
 from pmal._runtime.files import make_folder, read_json, write_json
 from pmal.benchmark.cells import FIT, FLUCTUATION, Cell, cell_of
 from pmal.benchmark.methods import epochs_text
-from pmal.config import RunConfig
 from pmal.errors import DataError
+from pmal.methods import METHODS
 
 Record = Mapping[str, Any]
 
@@ -29,9 +29,8 @@ class Result:
         """The score that the method rejects by when nothing else is asked."""
         if "score" in self.record:
             return str(self.record["score"])
-        from pmal.rejection.building import default_score
-
-        return default_score(RunConfig(method=self.cell.method))
+        # Of earlier versions, which had no other methods and no other rule.
+        return METHODS[self.cell.method].score
 
     @property
     def epochs(self) -> str:

@@ -20,6 +20,7 @@ from pmal._runtime.files import make_folder, read_json
 from pmal._runtime.session import Session
 from pmal.benchmark.cells import FLUCTUATION, Cell
 from pmal.benchmark.fluctuation import measure_fluctuation
+from pmal.benchmark.grid import Planned
 from pmal.benchmark.ledger import Ledger
 from pmal.benchmark.shared import ClassifierStore, classifier_keys
 from pmal.benchmark.watching import Watched, note, read_notes, stage_seconds
@@ -49,14 +50,10 @@ class Places:
 
 
 def run_cell(
-    cell: Cell,
-    places: Places,
-    session: Session,
-    *,
-    grid: str | None = None,
-    beside: Callable[[], int] = lambda: 0,
+    planned: Planned, places: Places, session: Session, beside: Callable[[], int] = lambda: 0
 ) -> dict[str, Any]:
     """Compute the cell and write its record. `beside` says at the end how many cells ran at the same time."""
+    cell = planned.cell
     config, folder = cell.config(), places.folder(cell)
     run, notes = make_folder(folder) / "run", folder / "notes.jsonl"
     store = places.store(session.device)
@@ -75,7 +72,8 @@ def run_cell(
         keep_classifiers()
     finally:
         note(notes, attempt=time.monotonic() - start)
-    record = _record(cell, config, metrics, folder, session) | {"grid": grid, "beside": beside()}
+    record = _record(cell, config, metrics, folder, session)
+    record |= {"command": planned.command, "grid": planned.grid, "beside": beside()}
     places.ledger.write(cell, record | _shared(cell, config, store, "images_per_s_median" in record))
     if not places.keep:
         shutil.rmtree(folder)
@@ -104,7 +102,6 @@ def _record(
         "score": default_score(config),
         "recipe": cell.recipe,
         "settings": list(cell.settings),
-        "command": cell.command(),
         "seconds": sum(attempts),
         "attempts": len(attempts),
         "stages": stage_seconds(notes),

@@ -54,7 +54,7 @@ def run_one_by_one(planned: Sequence[Planned], places: Places, session: Session)
     for number, one in enumerate(planned, 1):
         session.display.say(f"cell {number} of {len(planned)}: {one.cell.name}")
         try:
-            run_cell(one.cell, places, session, grid=one.grid)
+            run_cell(one, places, session)
         except Interrupted:
             raise
         except PmalError as error:
@@ -142,7 +142,7 @@ def _work(
     threading.Thread(target=_follow_parent, daemon=True).start()
     try:
         session = open_session(resources, Named(Lines(), f"cell {position + 1}"))
-        run_cell(one.cell, places, session, grid=one.grid, beside=lambda: int(beside[position]))
+        run_cell(one, places, session, lambda: int(beside[position]))
     except (PmalError, OSError) as error:
         print(f"error: {one.cell.name}: {error}", file=sys.stderr, flush=True)
         # The interpreter's end would wait for threads of a broken training.

@@ -1,4 +1,4 @@
-"""Softmax classifiers that several cells need, trained once.
+"""The first trainings of runs, which several cells need: done once.
 
 A classifier is known by the settings that decide it and by nothing else: a run of any method that needs it
 finds it in its folder, as if it had been trained there. Files are hard links where the disk allows it; every
@@ -6,6 +6,7 @@ writer in pmal replaces files and never changes them, so one run cannot touch wh
 """
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import os
@@ -19,8 +20,8 @@ import pmal
 from pmal._runtime.files import read_json, sha256, write_json
 from pmal._runtime.runs import open_run
 from pmal._runtime.tensors import has_tensors
-from pmal.benchmark.methods import shared_classifiers
 from pmal.config import RunConfig, to_settings
+from pmal.ensemble.heads import first_head
 from pmal.errors import DataError
 
 _DECIDING = ("seed", "data", "encoder", "training")
@@ -32,13 +33,14 @@ Key = tuple[str, int]
 
 def classifier_keys(config: RunConfig, device: str) -> list[Key]:
     """The classifiers that a run needs, in order."""
-    return [(classifier_digest(config, device), index) for index in range(shared_classifiers(config))]
+    return [(classifier_digest(config, device), index) for index in range(config.classifiers)]
 
 
 def classifier_digest(config: RunConfig, device: str) -> str:
     """Of all that decides a classifier's weights; precision "auto" is another one on another device."""
     settings = {name: value for name, value in to_settings(config).items() if name in _DECIDING}
-    text = json.dumps([settings, device, pmal.__version__], sort_keys=True)
+    head = dataclasses.asdict(first_head(config))  # linear: of softmax, and of all that go on from it
+    text = json.dumps([settings, head, device, pmal.__version__], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
