@@ -92,11 +92,15 @@ def benchmark(
         _show_plan(planned, missing, places, session, as_json)
         return
     failed = _run(missing, places, session, jobs)
-    counts = {"cells": len(planned), "in the ledger": len(planned) - len(missing), "failed": len(failed)}
-    counts["computed"] = len(missing) - len(failed)
+    _conclude(len(planned), len(missing), failed, as_json)
+
+
+def _conclude(planned: int, missing: int, failed: list[str], as_json: bool) -> None:
+    counts = {"cells": planned, "in the ledger": planned - missing}
+    counts |= {"failed": len(failed), "computed": missing - len(failed)}
     print(json.dumps(counts) if as_json else ", ".join(f"{count} {name}" for name, count in counts.items()))
     if failed:
-        raise PmalError(f"{len(failed)} of {len(missing)} cells failed: {', '.join(failed)}")
+        raise PmalError(f"{len(failed)} of {missing} cells failed: {', '.join(failed)}")
 
 
 def _run(missing: "list[Planned]", places: "Places", session: "Session", jobs: int) -> list[str]:

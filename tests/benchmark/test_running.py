@@ -1,5 +1,6 @@
 """Real cells of a second each: what is shared, what is skipped, and how an interrupted one goes on."""
 
+import functools
 import json
 import signal
 from dataclasses import replace
@@ -18,6 +19,7 @@ from pmal.benchmark.shared import ClassifierStore, classifier_digest, classifier
 from pmal.config import Resources
 from pmal.ensemble import classifiers
 from pmal.errors import DataError, Interrupted
+from pmal.reporting import evaluation
 from tests.benchmark.ledgers import tiny
 
 
@@ -27,6 +29,13 @@ class Said(Silent):
 
     def say(self, text):
         self.lines.append(text)
+
+
+@pytest.fixture(autouse=True)
+def few_resamples(monkeypatch):
+    """Intervals are tested elsewhere."""
+    quick = functools.partial(evaluation.open_set_metrics, resamples=10)
+    monkeypatch.setattr(evaluation, "open_set_metrics", quick)
 
 
 @pytest.fixture

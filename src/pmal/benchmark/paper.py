@@ -56,6 +56,7 @@ METHOD_ROWS = {
     ("rpl", "oscri"): "RPL-OSCRI",
     ("rpl", "wide_resnet"): "RPL-WRN",
     ("arpl", None): "ARPL",
+    ("arpl+cs", None): "ARPL",  # the paper does not say which of the two it means
     ("pmal", "oscri"): "PMAL-OSCRI",
     ("pmal", "wide_resnet"): "PMAL-WRN",
 }

@@ -150,7 +150,7 @@ def _comparison(number: int, results: Sequence[Result]) -> list[Table]:
         chosen = {key: found for key, found in groups.items() if key.family in some}
         for metric in ("ACC", "AUROC"):
             rows = _comparison_rows(number, metric, sets, chosen)
-            heads = ("method", "encoder, recipe, epochs", *sets)
+            heads = ("method", "ours: encoder, recipe, epochs; score", *sets)
             title = f"Table {number}, {'closed-set ' if metric == 'ACC' else ''}{metric}"
             notes = (_BESIDE, *(_defects(chosen) if metric == "AUROC" else ()))
             tables.append(Table(title, ", ".join(some), heads, rows, notes, number))
@@ -164,7 +164,7 @@ def _comparison_rows(
     ours: dict[tuple[str, str], dict[str, list[Result]]] = {}
     for key, found in groups.items():
         score = "" if metric == "ACC" else f"; {_paper_score(found)}"
-        variant = f"{key.recipe_text}, {key.epochs_text}{score}"
+        variant = f"{key.method}, {key.recipe_text}, {key.epochs_text}{score}"
         ours.setdefault((_paper_row(number, key), variant), {})[key.source] = found
     rows: list[tuple[Entry, ...]] = []
     for row in [*printed, *sorted({row for row, _ in ours if row not in printed})]:
