@@ -153,6 +153,19 @@ def test_a_cell_that_fails_does_not_stop_the_others(places, session):
     assert places.ledger.read(tiny()) is not None
 
 
+def test_a_fault_of_a_method_is_shown_and_does_not_stop_the_others(places, session, monkeypatch):
+    fit = pipeline.fit
+
+    def faulty(config, *words, **options):
+        if config.seed == 1:
+            raise ZeroDivisionError("in the middle of it")
+        return fit(config, *words, **options)
+
+    monkeypatch.setattr(pipeline, "fit", faulty)
+    assert run_all([tiny(seed=1), tiny()], places, session) == [tiny(seed=1).name]
+    assert any("Traceback" in line and "in the middle of it" in line for line in session.display.lines)
+
+
 def test_a_classifier_of_other_data_is_refused(places, session):
     """Should the data under a name change, the old classifiers are no longer theirs."""
     store = places.store(session.device)

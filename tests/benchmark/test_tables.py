@@ -66,6 +66,20 @@ def test_families_have_tables_of_their_own(tmp_path):
     assert all("family=" in line for line in render(paper, "markdown").splitlines() if line.startswith("**"))
 
 
+@pytest.mark.parametrize(
+    ("source", "splits", "told"),
+    [
+        ("cifar10", (0, 1, 2), True),
+        ("cifar10", (0, 2, 4), False),
+        ("cifar10", (1,), False),
+        ("mnist", (0, 1, 2), False),
+    ],
+)
+def test_equal_splits_among_those_averaged_are_told_of(tmp_path, source, splits, told):
+    [table] = tables_of(tmp_path, *(record(cell("softmax", source, split=s), logit=0.5) for s in splits))
+    assert any("splits 0 and 1 have the same known classes" in note for note in table.notes) == told
+
+
 def test_a_softmax_as_long_as_both_trainings_is_called_so(tmp_path):
     cells = [cell("pmal"), cell("softmax"), cell("softmax", epochs=200)]
     table = tables_of(tmp_path, *(record(one, logit=0.5) for one in cells))[0]

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
@@ -59,6 +60,9 @@ def run_one_by_one(planned: Sequence[Planned], places: Places, session: Session)
             raise
         except PmalError as error:
             session.display.say(f"error: {one.cell.name}: {error}")
+            failed.append(one.cell.name)
+        except Exception:  # a fault of the method: hours of other cells need not be lost with it
+            session.display.say(f"error: {one.cell.name}: {traceback.format_exc()}")
             failed.append(one.cell.name)
     return failed
 
