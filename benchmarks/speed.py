@@ -77,6 +77,8 @@ def winners(found: dict[str, Any]) -> dict[str, str]:
     """The fastest variant of each encoder's step."""
     best: dict[str, Any] = {}
     for row in found["training"]:
+        if row.get("networks", 1) > 1:  # a step of each is the same as alone
+            continue
         if row["images_per_s"] > best.get(row["encoder"], {"images_per_s": 0.0})["images_per_s"]:
             best[row["encoder"]] = row
     return {encoder: row["variant"] for encoder, row in best.items()}

@@ -33,7 +33,8 @@ from pmal._runtime.session import Session
 from pmal.config import DataConfig, EncoderConfig, Resources, RunConfig, TrainingConfig
 from pmal.data.batches import ImageBatches, Plan, ResidentImages, StreamedImages, sequential_plan
 from pmal.data.decode import decode, decode_fitted, fit_to, verify
-from pmal.data.loading import SampleDataset, load_images, usable_cores, verify_images
+from pmal.data.fitting import usable_cores
+from pmal.data.loading import SampleDataset, load_images, verify_images
 from pmal.data.parts import STATISTICS_LIMIT, training_statistics
 from pmal.data.samples import Samples
 from pmal.data.sources.folder import FileStore

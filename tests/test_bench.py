@@ -12,12 +12,13 @@ import torch
 from torch import nn
 
 from benchmarks import speed_profile
+from benchmarks.speed import winners
 from pmal import bench, bench_contestants, bench_timing, bench_training
 from pmal.__main__ import main
 from pmal._runtime.session import open_session
 from pmal._runtime.signals import STOPPING
 from pmal.bench import CPU_QUICK, GPU, choose_sizes, run_bench
-from pmal.bench_contestants import Case, Plan, plain_training, pmal_training, prototypes_of
+from pmal.bench_contestants import Case, Plan, plain_training, pmal_training, prototypes_of, side_by_side
 from pmal.bench_mining import Problem, cdist_distance
 from pmal.bench_prediction import PredictionPlan, finished_model
 from pmal.bench_reference import Pictures, ReferenceLoop, smooth_pictures
@@ -183,6 +184,30 @@ def test_a_turn_is_an_epoch_of_the_loop_of_fit(monkeypatch):
     assert len(seen) == 4
     assert joint.prototypes == 15
     assert joint.images == 16 + 2 * 15
+
+
+def test_networks_side_by_side_are_a_row_of_their_own(monkeypatch):
+    session, plan = open_session(Resources(device="cpu")), Plan(repeats=1)
+    contestant = side_by_side(TINY, TINY.pictures(), "auto", plan, session, 2)
+    contestant.epoch()
+    assert (contestant.images, contestant.networks) == (2 * 16, 2)
+    limits = Limits({"float32": 1e12, "bfloat16": 1e12}, 1e10)
+
+    def as_if_on_a_gpu(makers, device):
+        real = {name: bench_contestants.set_up(make, CPU) for name, make in makers.items() if name != "pmal"}
+        return {**real, "together": contestant}, []
+
+    monkeypatch.setattr(bench_training, "_gather", as_if_on_a_gpu)
+    alone, both = measure_training(TINY, plan, limits, Stopwatch.of(CPU), session).plain
+    assert (alone["variant"], both["variant"]) == ("auto", "auto, 2 side by side")
+    assert both["ratio"] > 0
+    assert winners({"training": [alone, both | {"images_per_s": 1e9}]}) == {"small": "auto"}
+    text = bench_text(
+        {"manifest": {"hardware": {"threads": 1}}, "limits": limits.describe(), "notes": []}
+        | {kind: [] for kind in bench.KINDS if kind != "notes"}
+        | {"training": [alone, both]}
+    )
+    assert "2 side by side" in text
 
 
 def test_long_plans_are_worth_compiling_and_short_ones_are_not():

@@ -14,7 +14,7 @@ from rich.console import Console
 from pmal._runtime import progress
 from pmal.data.decode import encode_png
 from pmal.rejection.model import Rule
-from pmal.serving import predict
+from pmal.serving import image_files
 from pmal.serving.bundle import save_model
 from tests import test_cli
 from tests.serving.tiny_model import CLASSES, make_model, pictures_of
@@ -202,7 +202,7 @@ def test_nothing_is_written_to_the_disk(run, photos, call):
 
 
 def test_a_progress_bar_takes_no_row_away(run, photos, call, monkeypatch):
-    monkeypatch.setattr(predict, "BLOCK_IMAGES", 3)
+    monkeypatch.setattr(image_files, "BLOCK_IMAGES", 3)
     screen = io.StringIO()
     bars = progress.Bars()
     bars.console = Console(file=screen, force_terminal=True)
@@ -215,5 +215,5 @@ def test_a_progress_bar_takes_no_row_away(run, photos, call, monkeypatch):
 
 
 def test_interrupted_it_ends_in_one_line(run, photos, call, monkeypatch):
-    monkeypatch.setattr(predict, "load_images", lambda *_, **__: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(image_files, "read_fitted", lambda *_, **__: signal.raise_signal(signal.SIGINT))
     assert_one_line_error(call("predict", run, photos), 130, "interrupted: not every image was answered")

@@ -44,6 +44,7 @@ SHELLS = {
     "cli_bench",
     "cli_benchmark",
     "cli_data",
+    "cli_export",
     "cli_options",
     "estimator",
     "estimator_checks",

@@ -17,7 +17,6 @@ from torch import nn
 
 from pmal._runtime.progress import Silent
 from pmal._runtime.session import Session
-from pmal._runtime.signals import StopRequest
 from pmal.bench_reference import ReferenceLoop, smooth_pictures
 from pmal.bench_timing import Work
 from pmal.config import RunConfig, build
@@ -26,6 +25,7 @@ from pmal.data.samples import Pixels
 from pmal.ensemble.classifier import Classifier, ClassifierSpec
 from pmal.ensemble.classifiers import make_learner as make_plain_learner
 from pmal.ensemble.classifiers import untrained
+from pmal.ensemble.lanes import take_turns
 from pmal.ensemble.steps import GraphStep, Objective, compiled
 from pmal.ensemble.training import COMPILE_STEPS, TrainingSet
 from pmal.ensemble.training import _Loop as TrainingLoop  # not train(): here an epoch is a turn
@@ -109,6 +109,8 @@ class Contestant:
     """Of every batch."""
     memory: int | None = None
     """Bytes at the most, on a GPU."""
+    networks: int = 1
+    """That train at the same time."""
 
 
 Maker = Callable[[], Contestant]
@@ -134,6 +136,29 @@ def plain_training(case: Case, pictures: Pixels, variant: str, plan: Plan, sessi
     model = case.network(session.device)
     _, objective = make_plain_learner(model, config, flip=True, seed=0)
     return Contestant(_epoch(_loop(model, objective, data, config, session), variant), case.images)
+
+
+def side_by_side(
+    case: Case, pictures: Pixels, variant: str, plan: Plan, session: Session, networks: int
+) -> Contestant:
+    """Epochs of the first phase of several networks at the same time."""
+    data, config = training_data(case, pictures, session.device), case.config(_epochs(case, plan))
+    loops = []
+    for _ in range(networks):
+        model = case.network(session.device)
+        _, objective = make_plain_learner(model, config, flip=True, seed=0)
+        loops.append(_loop(model, objective, data, config, session, beside=networks - 1))
+
+    def epoch() -> None:
+        for loop in loops:
+            with loop.lane.turn():
+                _prepare(loop, variant)
+        for _ in take_turns([(loop.lane, loop.epoch()) for loop in loops]):
+            pass
+        for loop in loops:
+            loop.lane.join()
+
+    return Contestant(epoch, networks * case.images, networks=networks)
 
 
 def pmal_training(case: Case, pictures: Pixels, variant: str, plan: Plan, session: Session) -> Contestant:
@@ -173,12 +198,17 @@ def _epochs(case: Case, plan: Plan) -> int:
 
 
 def _loop(
-    model: nn.Module, objective: Objective, data: TrainingSet, config: RunConfig, session: Session
+    model: nn.Module,
+    objective: Objective,
+    data: TrainingSet,
+    config: RunConfig,
+    session: Session,
+    beside: int = 0,
 ) -> TrainingLoop:
     """The loop of `pmal fit`; it never saves."""
     resources = dataclasses.replace(session.resources, checkpoint_seconds=math.inf)
     quiet = Session(session.device, resources, Silent())
-    return TrainingLoop("bench", model, objective, data, config.training, 0, Path(), quiet)
+    return TrainingLoop("bench", model, objective, data, config.training, 0, Path(), quiet, beside)
 
 
 def _epoch(loop: TrainingLoop, variant: str) -> Work:
@@ -186,12 +216,17 @@ def _epoch(loop: TrainingLoop, variant: str) -> Work:
         raise unknown_name("variant", variant, VARIANTS)
 
     def epoch() -> None:
-        if loop.take_step is None:
-            loop.model.train()
-            _use_variant(loop, variant)
-        loop.run_epoch(StopRequest(), lambda n: None)
+        _prepare(loop, variant)
+        for _ in loop.epoch():
+            pass
 
     return epoch
+
+
+def _prepare(loop: TrainingLoop, variant: str) -> None:
+    if loop.take_step is None:
+        loop.model.train()
+        _use_variant(loop, variant)
 
 
 def _use_variant(loop: TrainingLoop, variant: str) -> None:

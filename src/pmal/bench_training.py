@@ -23,12 +23,16 @@ from pmal.bench_contestants import (
     pmal_training,
     reference_training,
     set_up,
+    side_by_side,
 )
 from pmal.bench_timing import Limits, Stopwatch, Work, in_turns, network_cost, spread
+from pmal.ensemble.classifiers import AT_ONCE
 from pmal.errors import UsageError
 
 Row = dict[str, Any]
 SMALLEST_BATCH = 4
+LARGEST_TOGETHER = 64
+"""Pixels a side: networks of larger images fill a GPU by themselves, and take long to compile."""
 NUMBER_BYTES = {"float32": 4, "bfloat16": 2}
 
 
@@ -99,14 +103,16 @@ def _measure_fitting(
 def _measure(
     case: Case, variant: str, plan: Plan, limits: Limits, watch: Stopwatch, session: Session
 ) -> Trainings:
-    pictures = case.pictures()
+    pictures, device = case.pictures(), session.device
     makers: dict[str, Maker] = {
         "plain": partial(plain_training, case, pictures, variant, plan, session),
         "pmal": partial(pmal_training, case, pictures, variant, plan, session),
-        "reference": partial(reference_training, case, pictures, session.device),
+        "reference": partial(reference_training, case, pictures, device),
     }
+    if device.type == "cuda" and case.image_size <= LARGEST_TOGETHER:
+        makers["together"] = partial(side_by_side, case, pictures, variant, plan, session, AT_ONCE)
     with _stage(f"training {case.encoder}, {variant}", plan.turns, makers, session) as advance:
-        field, notes = _gather(makers, session.device)
+        field, notes = _gather(makers, device)
         advance(len(makers))
         works = {name: contestant.epoch for name, contestant in field.items()}
         # Each has run once already, by itself.
@@ -114,13 +120,19 @@ def _measure(
     speeds = {name: _speed(contestant, seconds[name]) for name, contestant in field.items()}
     found = Trainings([], [], [f"{case.encoder}, {variant}, {note}" for note in notes])
     about = case.describe() | {"variant": variant}
-    if (own := speeds.get("plain")) is not None:
-        rates = _compared(own, speeds.get("reference")) | _limits_used(case, own, limits, session.device)
-        found.plain.append(about | own | rates)
-        if (joint := speeds.get("pmal")) is not None:
-            cost, count = own["images_per_s"] / joint["images_per_s"], field["pmal"].prototypes
-            found.pmal.append(about | {"prototypes": count} | joint | {"cost_per_image": cost})
+    for name in ("plain", "together"):
+        if (speed := speeds.get(name)) is not None:
+            rates = _compared(speed, speeds.get("reference")) | _limits_used(case, speed, limits, device)
+            found.plain.append(about | _beside(variant, field[name].networks) | speed | rates)
+    if (own := speeds.get("plain")) is not None and (joint := speeds.get("pmal")) is not None:
+        cost, count = own["images_per_s"] / joint["images_per_s"], field["pmal"].prototypes
+        found.pmal.append(about | {"prototypes": count} | joint | {"cost_per_image": cost})
     return found
+
+
+def _beside(variant: str, networks: int) -> Row:
+    """What a row says of networks that trained at the same time; its figures are those of all of them."""
+    return {"variant": f"{variant}, {networks} side by side", "networks": networks} if networks > 1 else {}
 
 
 def _gather(makers: dict[str, Maker], device: torch.device) -> tuple[dict[str, Contestant], list[str]]:

@@ -6,14 +6,16 @@ Exit codes: 0 done, 1 failed, 2 wrong use, 3 bad data, 130/143 interrupted after
 import contextlib
 import json
 import sys
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pmal.cli_bench import bench
 from pmal.cli_benchmark import benchmark_app
 from pmal.cli_data import data_app
+from pmal.cli_export import export, open_exported
 from pmal.cli_options import (
     AGAIN,
     DATA_HELP,
@@ -28,6 +30,7 @@ from pmal.cli_options import (
     MemoryOption,
     RunArgument,
     WorkersOption,
+    start_display,
     start_session,
     start_shared_session,
 )
@@ -44,6 +47,9 @@ from pmal.config import (
     read_recipe,
 )
 from pmal.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from pmal._runtime.session import Session
 
 app = typer.Typer(
     help="Open-set recognition: names what it knows, says unknown to the rest.",
@@ -140,7 +146,9 @@ def evaluate(
 
 @app.command()
 def predict(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or the model folder in it.")],
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="A run folder, the model folder in it, or an exported file.")
+    ],
     images: Annotated[
         list[str], typer.Argument(metavar="IMAGE|FOLDER", help="Image files, folders of image files.")
     ],
@@ -164,28 +172,23 @@ def predict(
     # Taken now, because a progress bar redirects it; and no bar is drawn into what goes to the same terminal.
     out = sys.stdout
     quiet = as_json or (as_csv and out.isatty())
-    session = start_session(Resources(device=device), quiet, "not every image was answered")
+    advice = "not every image was answered"
+    rule = {"score": score, "accept": accept, "per_class": per_class, "threshold": threshold}
+    if run.suffix == ".onnx" and not run.is_dir():
+        display = start_display(quiet, advice)
+        exported = open_exported(run, device, **rule)
+        about, answer = exported.about(), partial(exported.answer_files, display=display, top=top)
+    else:
+        about, answer = _open_model(run, rule, start_session(Resources(device=device), quiet, advice), top)
 
     from pmal.serving.answer_text import error_lines, write_answers
-    from pmal.serving.bundle import load_model
-    from pmal.serving.predict import (
-        answer_files,
-        check_takes_images,
-        find_files,
-        find_model,
-        model_header,
-        with_rule,
-    )
+    from pmal.serving.image_files import find_files
 
-    folder = find_model(run)
-    model = load_model(folder, session.device)
-    check_takes_images(model)
-    model = with_rule(model, score=score, accept=accept, per_class=per_class, threshold=threshold)
     files, errors = find_files(images)
     total = len(files) + len(errors)
-    with contextlib.closing(answer_files(model, files, errors, session, top)) as blocks:
+    with contextlib.closing(answer(files, errors)) as blocks:
         form = "json" if as_json else "csv" if as_csv else "table"
-        write_answers(out, form, model_header(model, folder), blocks, errors, top)
+        write_answers(out, form, about, blocks, errors, top)
     if not as_json:
         print("".join(f"{line}\n" for line in error_lines(errors)), end="", file=sys.stderr)
     if errors:
@@ -302,6 +305,19 @@ def audit(
 
 
 app.command()(bench)
+app.command()(export)
+
+
+def _open_model(run: Path, rule: dict[str, Any], session: "Session", top: int) -> tuple[dict[str, Any], Any]:
+    """What stands beside the answers of a run's model, and what gives them."""
+    from pmal.serving.bundle import load_model
+    from pmal.serving.predict import answer_files, check_takes_images, find_model, model_header, with_rule
+
+    folder = find_model(run)
+    model = load_model(folder, session.device)
+    check_takes_images(model)
+    model = with_rule(model, **rule)
+    return model_header(model, folder), partial(answer_files, model, session=session, top=top)
 
 
 def _configure(recipe: str | None, named: dict[str, Any], assignments: list[str]) -> RunConfig:

@@ -17,6 +17,7 @@ from pmal.config import (
 )
 
 if TYPE_CHECKING:
+    from pmal._runtime.progress import Display
     from pmal._runtime.session import Session
 
 DATA_HELP, TRAINING_HELP, RESOURCES_HELP = map(field_help, (DataConfig, TrainingConfig, Resources))
@@ -35,13 +36,21 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JS
 
 def start_session(resources: Resources, quiet: bool, advice: str = GO_ON) -> "Session":
     """Devices checked, display chosen, signals turned into an orderly end that gives the advice."""
-    from pmal._runtime.progress import choose_display
+    display = start_display(quiet, advice)
+
     from pmal._runtime.session import open_session
+
+    return open_session(resources, display)
+
+
+def start_display(quiet: bool, advice: str) -> "Display":
+    """The same for work that needs no device, and no torch."""
+    from pmal._runtime.progress import choose_display
     from pmal._runtime.signals import raise_on_signals
 
     refuse_ranks()
     raise_on_signals(advice)
-    return open_session(resources, choose_display(quiet))
+    return choose_display(quiet)
 
 
 def start_shared_session(resources: Resources, quiet: bool, advice: str = GO_ON) -> "Session":

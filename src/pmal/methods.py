@@ -36,5 +36,18 @@ METHODS = {
     "cpn": Method(
         head="cpn", paper="Yang et al., Convolutional Prototype Network for Open Set Recognition, TPAMI 2020"
     ),
+    "openmax": Method(
+        score="openmax",
+        final="openmax",
+        scores=("openmax",),
+        paper="Bendale and Boult, Towards Open Set Deep Networks, CVPR 2016",
+    ),
+    "proser": Method(
+        score="placeholder",
+        final="proser",
+        second=True,
+        scores=("placeholder",),
+        paper="Zhou et al., Learning Placeholders for Open-Set Recognition, CVPR 2021",
+    ),
     "softmax": Method(paper="Vaze et al., A Good Closed-Set Classifier Is All You Need?, ICLR 2022"),
 }

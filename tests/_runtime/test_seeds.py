@@ -1,8 +1,10 @@
+import contextlib
+
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pmal._runtime.seeds import random_state, restore_random_state, seeded, stream
+from pmal._runtime.seeds import OwnRandomness, random_state, restore_random_state, seeded, stream
 
 CPU = torch.device("cpu")
 
@@ -27,6 +29,22 @@ def test_seeded_gives_the_callers_state_back():
     assert torch.equal(torch.rand(3), expected)
     with seeded(7, CPU):
         assert torch.equal(torch.rand(3), inside)
+
+
+def test_own_randomness_goes_on_where_it_was_and_leaves_the_callers_alone():
+    torch.manual_seed(1)
+    expected = torch.rand(3)
+    own = OwnRandomness(7, CPU)
+    torch.manual_seed(1)
+    with own.current():
+        first = torch.rand(3)
+    with contextlib.suppress(KeyError), own.current():
+        second = torch.rand(3)
+        raise KeyError
+    assert torch.equal(torch.rand(3), expected)
+    with seeded(7, CPU):
+        assert torch.equal(torch.rand(3), first)
+        assert torch.equal(torch.rand(3), second)
 
 
 def test_random_state_round_trip():

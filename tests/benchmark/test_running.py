@@ -51,13 +51,13 @@ def session():
 @pytest.fixture
 def trained(monkeypatch):
     """The names of all trainings of classifiers, as they are done."""
-    names, train = [], classifiers.train
+    names, train = [], classifiers.train_together
 
-    def counted(name, *words, **options):
-        names.append(name)
-        return train(name, *words, **options)
+    def counted(title, trainings, *words):
+        names.extend(training.name for training in trainings)
+        return train(title, trainings, *words)
 
-    monkeypatch.setattr(classifiers, "train", counted)
+    monkeypatch.setattr(classifiers, "train_together", counted)
     return names
 
 
@@ -68,14 +68,17 @@ def run_all(cells, places, session):
 
 def test_classifiers_are_trained_once_and_cells_are_skipped(places, session, trained):
     nearest = tiny("pmal", settings=["optimization.distance=nearest"])
-    cells = [tiny("softmax"), tiny("pmal"), nearest, tiny("softmax", epochs=2)]
+    cells = [tiny("softmax"), tiny("pmal"), nearest, tiny("softmax", epochs=2), tiny("openmax")]
     assert run_all(cells, places, session) == []
     # The softmax of twice the epochs is another classifier; everything else shares the first two.
     assert trained == ["classifier 0", "classifier 1", "classifier 0"]
-    softmax, pmal, other, _ = (places.ledger.read(cell).record for cell in cells)
+    softmax, pmal, other, _, openmax = (places.ledger.read(cell).record for cell in cells)
     assert pmal["softmax"]["scores"] == {n: softmax["scores"][n] for n in ("probability", "logit", "energy")}
     assert pmal["shared_classifiers"]["0"]["made_by"] == cells[0].name
     assert set(other["shared_classifiers"]) == {"0", "1"}
+    assert openmax["shared_classifiers"]["0"]["seconds"] > 0
+    assert openmax["images_per_s_median"] > 0  # of the training that it took over
+    assert openmax["score"] == "openmax"
     assert other["scores"]["distance"] != pmal["scores"]["distance"]
     assert list((places.work / "cells").rglob("*.json")) == []
     times = {cell: places.ledger.path(cell).stat().st_mtime_ns for cell in cells}
@@ -207,7 +210,8 @@ def test_a_classifier_is_known_by_what_decides_it(settings, same):
     one, other = (classifier_digest(tiny("pmal", settings=s).config(), "cpu") for s in ([], settings))
     assert (one == other) == same
     assert one != classifier_digest(tiny("pmal").config(), "cuda")
-    assert one == classifier_digest(tiny("softmax").config(), "cpu")
+    for method in ("softmax", "openmax", "proser"):
+        assert one == classifier_digest(tiny(method).config(), "cpu")
     assert one != classifier_digest(tiny("cpn").config(), "cpu")
 
 

@@ -6,7 +6,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pmal.data.batches import ChosenImages, ResidentImages, StreamedImages, epoch_plan, sequential_plan
+from pmal.data.batches import (
+    ChosenImages,
+    ResidentImages,
+    StreamedImages,
+    epoch_plan,
+    is_resident,
+    sequential_plan,
+)
 from pmal.data.decode import encode_png
 from pmal.data.loading import SampleDataset, load_images
 from pmal.data.sources.folder import open_folder
@@ -66,6 +73,7 @@ def test_only_the_set_that_streams_has_workers(photos):
         StreamedImages(SampleDataset(part, 8, 3), torch.device("cpu"), workers=1)
         for part in (photos, photos.at(np.arange(4)))
     )
+    assert not is_resident(first)
     images = load_images(photos, size=8, channels=3).images
     plan = sequential_plan(4, 2)
     begun = first.stream(plan)
@@ -117,6 +125,7 @@ def test_some_images_of_a_larger_set():
     whole = ResidentImages(images, torch.device("cpu"))
     chosen = ChosenImages(whole, torch.tensor([3, 7, 11]))
     assert len(chosen) == 3
+    assert is_resident(chosen)
     batches = list(chosen.stream([torch.tensor([2, 0]), torch.tensor([1])]))
     assert torch.cat(batches).flatten().tolist() == [11, 3, 7]
     assert chosen.fingerprint() != ChosenImages(whole, torch.tensor([3, 7, 12])).fingerprint()

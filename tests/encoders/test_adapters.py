@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from pmal.encoders import FeatureAdapter, create_encoder
+from pmal.encoders import FeatureAdapter, create_encoder, lower_half, upper_half
 from pmal.errors import UsageError
 
 
@@ -196,3 +196,29 @@ def test_a_name_that_would_fetch_from_a_hub_is_refused(monkeypatch: pytest.Monke
     fake_timm(monkeypatch)
     with pytest.raises(UsageError, match="without ':'"):
         create_encoder("timm/hf-hub:someone/something")
+
+
+class Branching(nn.Module):
+    """Its layers are not simply one after another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Conv2d(3, 4, 1), nn.Conv2d(3, 4, 1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.one(images) * self.two(images)
+
+
+@pytest.mark.parametrize("encoder", [FeatureAdapter(Branching()), Branching(), nn.Flatten()])
+def test_what_cannot_be_cut_begins_with_the_images(encoder: nn.Module):
+    images = torch.rand(2, 3, 4, 4)
+    assert lower_half(encoder, images) is images
+    assert torch.equal(upper_half(encoder, images), encoder(images))
+
+
+def test_a_layer_that_is_used_twice_is_used_twice_in_halves():
+    relu = nn.ReLU()
+    body = nn.Sequential(nn.Conv2d(3, 4, 1), relu, nn.Conv2d(4, 4, 1), relu)
+    encoder, images = FeatureAdapter(body), torch.randn(2, 3, 4, 4)
+    torch.testing.assert_close(upper_half(encoder, lower_half(encoder, images)), encoder(images))
+    assert lower_half(encoder, images).min() == 0

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from pmal.encoders import create_encoder, list_encoders
+from pmal.encoders import create_encoder, list_encoders, lower_half, upper_half
 
 FEATURES = {"oscri": 128, "resnet18": 512, "resnet50": 2048, "small": 128, "wide_resnet": 256}
 ENCODERS = sorted(FEATURES)
@@ -91,3 +91,17 @@ def test_convolutions_before_a_norm_carry_no_bias_and_gray_input_costs_less(name
     assert all(convolution.bias is None for convolution in convolutions)
     saved = sum(p.numel() for p in color.parameters()) - sum(p.numel() for p in gray.parameters())
     assert saved == convolutions[0].weight.numel() * 2 // 3
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+@pytest.mark.parametrize("projection", ["none", "linear"])
+def test_two_halves_make_the_whole(name: str, projection: str):
+    torch.manual_seed(0)
+    encoder = create_encoder(name, image_size=16, projection=projection).eval()
+    with torch.no_grad():
+        hidden = lower_half(encoder, images(2, 3, 16, 16))
+        before = hidden.clone()
+        torch.testing.assert_close(upper_half(encoder, hidden), encoder(images(2, 3, 16, 16)))
+    assert hidden.shape[1] > 3
+    assert hidden.shape[2] > 1
+    assert torch.equal(hidden, before), "the upper half works in place on what the lower one made"

@@ -121,3 +121,6 @@ def test_softmax_stands_beside_another_method_and_its_length_is_said():
     )
     metrics["about"]["optimization"]["init"] = "scratch"
     assert "100 more from new weights\n" in run_table(metrics)
+    metrics["about"] |= {"method": "proser"}
+    del metrics["about"]["optimization"]  # settings of pmal alone
+    assert "proser: 100 more from there\n" in run_table(metrics)

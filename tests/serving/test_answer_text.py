@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pmal.serving.answer_text import csv_text, error_lines, json_text, table_text, write_answers
-from pmal.serving.predict import BadFile
+from pmal.serving.image_files import BadFile
 
 ABOUT = {"score": "distance", "note": "accepts at least 0.95 of known samples"}
 UNREADABLE = os.fsdecode(b"a\xff.png")

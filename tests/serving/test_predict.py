@@ -17,18 +17,16 @@ from pmal.data.decode import decode, encode_png, fit_to
 from pmal.ensemble.classifier import Classifier, ClassifierSpec
 from pmal.errors import DataError, UsageError
 from pmal.rejection.model import Answers, Rule
-from pmal.serving import predict
+from pmal.serving import image_files
+from pmal.serving.answer_rows import unicode_name
+from pmal.serving.image_files import BadFile, find_files, read_images
 from pmal.serving.predict import (
-    BadFile,
     answer_files,
     change_rule,
     check_takes_images,
     describe_answers,
-    find_files,
     find_model,
     model_header,
-    read_images,
-    unicode_name,
     with_rule,
 )
 from tests.serving.tiny_model import CLASSES, SIZE, make_model, pictures_of
@@ -72,7 +70,7 @@ def test_blocks_are_bounded_and_hold_what_the_decoder_gives(tmp_path, monkeypatc
     files = [write_image(tmp_path / f"{i}.png", i, (10 + i, 14, 1 if i % 2 else 3)) for i in range(7)]
     Path(files[3]).write_bytes(b"no image")
     Path(files[4]).unlink()
-    monkeypatch.setattr(predict, "BLOCK_BYTES", 3 * SIZE**2 * 3 + 1)
+    monkeypatch.setattr(image_files, "BLOCK_BYTES", 3 * SIZE**2 * 3 + 1)
     done = []
     blocks = list(read_images(files, SIZE, 3, done.append))
     assert [len(block.files) + len(block.bad) for block in blocks] == [3, 3, 1]
@@ -84,11 +82,11 @@ def test_blocks_are_bounded_and_hold_what_the_decoder_gives(tmp_path, monkeypatc
     for block in blocks:
         for file, image in zip(block.files, block.images, strict=True):
             expected = fit_to(decode(Path(file).read_bytes()), SIZE, 3)
-            np.testing.assert_array_equal(image.permute(1, 2, 0).numpy(), expected)
+            np.testing.assert_array_equal(image.transpose(1, 2, 0), expected)
 
 
 def test_an_image_smaller_than_no_block_is_still_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(predict, "BLOCK_BYTES", 1)
+    monkeypatch.setattr(image_files, "BLOCK_BYTES", 1)
     assert len(list(read_images([write_image(tmp_path / "a.png")] * 2, SIZE, 1))) == 2
 
 
@@ -168,7 +166,7 @@ def test_a_plain_classifier_has_no_prototypes_to_show():
 
 
 def test_bad_files_do_not_stop_the_others(tmp_path, monkeypatch):
-    monkeypatch.setattr(predict, "BLOCK_IMAGES", 2)
+    monkeypatch.setattr(image_files, "BLOCK_IMAGES", 2)
     files = [write_image(tmp_path / f"{i}.png", i) for i in range(6)]
     Path(files[0]).write_bytes(b"")
     for i in (2, 3):

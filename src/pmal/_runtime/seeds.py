@@ -28,6 +28,36 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
         yield
 
 
+class OwnRandomness:
+    """A state of the default generators of one's own, for work that takes turns with other work.
+
+    On a GPU it is an object of its own too, not only a value: a CUDA graph reads where to go on from memory
+    that belongs to the state it was captured with, so graphs that run at the same time cannot share one.
+    """
+
+    def __init__(self, seed: int, device: torch.device) -> None:
+        self._cpu = torch.Generator().manual_seed(seed).get_state()
+        self._default = [torch.cuda.default_generators[index] for index in _cuda_indices(device)]
+        self._own = [generator.clone_state().manual_seed(seed) for generator in self._default]
+
+    @contextlib.contextmanager
+    def current(self) -> Iterator[None]:
+        """Random numbers go on here where the last block ended; the caller's state comes back after it."""
+        before = torch.get_rng_state(), [generator.graphsafe_get_state() for generator in self._default]
+        self._use(self._cpu, self._own)
+        try:
+            yield
+        finally:
+            self._cpu = torch.get_rng_state()
+            self._own = [generator.graphsafe_get_state() for generator in self._default]
+            self._use(*before)
+
+    def _use(self, cpu: torch.Tensor, states: list[torch.Generator]) -> None:
+        torch.set_rng_state(cpu)
+        for generator, state in zip(self._default, states, strict=True):
+            generator.graphsafe_set_state(state)
+
+
 def random_state(device: torch.device) -> dict[str, torch.Tensor]:
     """The state of the default generators, for a checkpoint."""
     state = {"cpu": torch.get_rng_state()}
@@ -40,6 +70,13 @@ def restore_random_state(state: dict[str, torch.Tensor], device: torch.device) -
     torch.set_rng_state(state["cpu"])
     if device.type == "cuda" and "cuda" in state:
         torch.cuda.set_rng_state(state["cuda"], device)
+
+
+def renew_random_state(device: torch.device) -> None:
+    """After a capture that failed, which leaves the state in a mode that torch refuses to draw in: a copy."""
+    for index in _cuda_indices(device):
+        generator = torch.cuda.default_generators[index]
+        generator.graphsafe_set_state(generator.clone_state())
 
 
 def _cuda_indices(device: torch.device) -> list[int]:

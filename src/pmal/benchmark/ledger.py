@@ -13,9 +13,6 @@ from pmal.methods import METHODS
 
 Record = Mapping[str, Any]
 
-_OTHERS = frozenset({"mining", "precomputed", "prototypes", "quality", "search", "speed"})
-"""Folders beside those of the methods that hold other measurements."""
-
 
 @dataclass(frozen=True)
 class Result:
@@ -73,9 +70,9 @@ class Ledger:
     def results(self, measure: str = FIT) -> tuple[list[Result], list[str]]:
         """Every readable record, and a line for every other."""
         found, broken = [], []
-        for path in sorted(self.folder.glob("*/*.json")):
-            if path.parent.name in _OTHERS or (path.parent.name == FLUCTUATION) != (measure == FLUCTUATION):
-                continue
+        # Other measurements lie beside them.
+        folders = sorted(METHODS) if measure == FIT else [measure]
+        for path in (path for name in folders for path in sorted(self.folder.glob(f"{name}/*.json"))):
             try:
                 found.append(read_result(path))
             except DataError as error:

@@ -4,11 +4,12 @@ Its run folder stays until the record is written. So whatever kills the process,
 the stage and step where it stopped.
 """
 
+import re
 import shutil
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -128,14 +129,28 @@ def _shared(cell: Cell, config: RunConfig, store: ClassifierStore, trained: bool
 
 def _trainings(cell: Cell, config: RunConfig, run: Path, notes: Path) -> dict[int, dict[str, Any]]:
     """How the classifiers of this run were trained, by index."""
-    seconds, log = stage_seconds(read_notes(notes)), read_notes(run / "log.jsonl")
+    seconds, log = _classifier_seconds(stage_seconds(read_notes(notes))), read_notes(run / "log.jsonl")
     found = {}
     for index in range(config.classifiers):
         name = f"classifier {index}"
         speeds = [event["images_per_s"] for event in log if event.get("stage") == name and "epoch" in event]
-        found[index] = {"made_by": cell.name, "seconds": seconds.get(name, 0.0)} | (
+        found[index] = {"made_by": cell.name, "seconds": seconds.get(index, 0.0)} | (
             {"images_per_s_median": statistics.median(speeds)} if speeds else {}
         )
+    return found
+
+
+def _classifier_seconds(stages: Mapping[str, float]) -> dict[int, float]:
+    """By index; of those that were trained side by side, each its share.
+
+    >>> _classifier_seconds({"classifiers 0, 1": 8.0, "classifier 2": 5.0, "mining": 3.0})
+    {0: 4.0, 1: 4.0, 2: 5.0}
+    """
+    found: dict[int, float] = {}
+    for name, seconds in stages.items():
+        indices = re.findall(r"\d+", name) if re.fullmatch(r"classifiers? [\d, ]+", name) else []
+        for index in map(int, indices):
+            found[index] = found.get(index, 0.0) + seconds / len(indices)
     return found
 
 

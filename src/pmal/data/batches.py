@@ -12,7 +12,8 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch.utils.data import DataLoader
 
-from pmal.data.loading import SampleDataset, usable_cores
+from pmal.data.fitting import usable_cores
+from pmal.data.loading import SampleDataset
 from pmal.errors import DataError, PmalError
 
 Plan = Sequence[torch.Tensor]
@@ -89,6 +90,13 @@ class ChosenImages:
     def fingerprint(self) -> str:
         chosen = self.positions.numpy().tobytes()
         return hashlib.sha256(self.images.fingerprint().encode() + chosen).hexdigest()
+
+
+def is_resident(images: ImageBatches) -> bool:
+    """Whether the images are in memory, where any number of plans can be streamed at the same time."""
+    while isinstance(images, ChosenImages):
+        images = images.images
+    return isinstance(images, ResidentImages)
 
 
 class StreamedImages:

@@ -5,9 +5,7 @@ A set that fits into memory is loaded at once (`load_images`). A larger one is c
 Both give the same pixels.
 """
 
-import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,24 +13,14 @@ import torch
 from torch.utils.data import Dataset
 
 from pmal._runtime.progress import Advance
-from pmal.data.decode import decode_fitted, fit_to, verify
-from pmal.data.samples import ArrayStore, BadImage, EncodedStore, Ids, Pixels, Samples, VectorStore
+from pmal.data.decode import verify
+from pmal.data.fitting import BadSample, fitting_reader, listed, positions_without, read_fitted, try_all
+from pmal.data.samples import ArrayStore, BadImage, EncodedStore, Samples, VectorStore
 from pmal.errors import DataError, UsageError
 
 MAX_UNREADABLE = 0.2
 MIXED_SIZE = 64
 """The side that images of different sizes are brought to unless the user says another."""
-
-_CHUNK = 64
-
-
-@dataclass(frozen=True)
-class BadSample:
-    """A sample that is left out, and why."""
-
-    id: int
-    name: str
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -60,17 +48,10 @@ def load_images(
         raise UsageError(
             f"the model takes embeddings of {channels} numbers, not images: see docs/estimator.md"
         )
-    fitted = np.empty((len(samples), channels, size, size), dtype=np.uint8)
-    read = _fitting_reader(samples, size, channels)
-
-    def keep(position: int) -> None:
-        fitted[position] = read(position).transpose(2, 0, 1)
-
-    bad = _try_all(len(samples), keep, workers, advance)
-    readable = _positions_without(bad, len(samples))
-    return Loaded(
-        torch.from_numpy(fitted[readable] if bad else fitted), samples.at(readable), _listed(samples, bad)
+    fitted, readable, bad = read_fitted(
+        samples, size=size, channels=channels, workers=workers, advance=advance
     )
+    return Loaded(torch.from_numpy(fitted), readable, bad)
 
 
 def verify_images(
@@ -86,8 +67,8 @@ def verify_images(
         else:
             verify(encoded(int(ids[position])))
 
-    bad = _try_all(len(samples), check, workers, advance)
-    return samples.at(_positions_without(bad, len(samples))), _listed(samples, bad)
+    bad = try_all(len(samples), check, workers, advance)
+    return samples.at(positions_without(bad, len(samples))), listed(samples, bad)
 
 
 def probe_shape(samples: Samples, limit: int = 64) -> tuple[int, int]:
@@ -140,7 +121,7 @@ class SampleDataset(Dataset[torch.Tensor]):
     def __getitems__(self, positions: list[int]) -> torch.Tensor:
         """(B, C, H, W), which a worker hands over as one piece. torch calls it where a dataset has it."""
         images = np.empty((len(positions), self.channels, self.size, self.size), dtype=np.uint8)
-        read = _fitting_reader(self.samples, self.size, self.channels)
+        read = fitting_reader(self.samples, self.size, self.channels)
         for place, position in enumerate(positions):
             try:
                 images[place] = read(position).transpose(2, 0, 1)
@@ -148,19 +129,6 @@ class SampleDataset(Dataset[torch.Tensor]):
                 name = self.samples.name(position)
                 raise DataError(f"{name}: {reason}; it was readable when the run began") from reason
         return torch.from_numpy(images)
-
-
-def usable_cores() -> int:
-    """CPU cores that this process may use, which can be fewer than there are."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _fitting_reader(samples: Samples, size: int, channels: int) -> Callable[[int], Pixels]:
-    """From a position to the pixels (size, size, channels) there."""
-    store, ids = samples.store, samples.ids
-    if isinstance(store, EncodedStore):
-        return lambda position: decode_fitted(store.encoded(int(ids[position])), size, channels)
-    return lambda position: fit_to(store.read(int(ids[position])), size, channels)
 
 
 def _already_fitted(samples: Samples, size: int, channels: int) -> torch.Tensor | None:
@@ -171,38 +139,3 @@ def _already_fitted(samples: Samples, size: int, channels: int) -> torch.Tensor 
     if isinstance(store, ArrayStore) and store.pixels.shape[1:] == (size, size, channels):
         return torch.from_numpy(store.pixels[samples.ids]).permute(0, 3, 1, 2).contiguous()
     return None
-
-
-def _try_all(
-    count: int, attempt: Callable[[int], None], workers: int, advance: Advance | None
-) -> list[tuple[int, str]]:
-    """Attempt every position; those that raised `BadImage`, in order, with its reason.
-
-    Threads, because Pillow lets go of the interpreter while it decodes.
-    """
-
-    def go_through(start: int) -> list[tuple[int, str]]:
-        bad = []
-        for position in range(start, min(start + _CHUNK, count)):
-            try:
-                attempt(position)
-            except BadImage as reason:
-                bad.append((position, str(reason)))
-        return bad
-
-    found: list[tuple[int, str]] = []
-    starts = range(0, count, _CHUNK)
-    with ThreadPoolExecutor(workers or usable_cores()) as pool:
-        for start, bad in zip(starts, pool.map(go_through, starts), strict=True):
-            found += bad
-            if advance:
-                advance(min(_CHUNK, count - start))
-    return found
-
-
-def _positions_without(bad: list[tuple[int, str]], total: int) -> Ids:
-    return np.delete(np.arange(total, dtype=np.int64), [position for position, _ in bad])
-
-
-def _listed(samples: Samples, bad: list[tuple[int, str]]) -> list[BadSample]:
-    return [BadSample(int(samples.ids[p]), samples.name(p), reason) for p, reason in bad]

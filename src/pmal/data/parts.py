@@ -10,14 +10,8 @@ from pmal._runtime.session import Session
 from pmal.config import DataConfig
 from pmal.data.augmentation import channel_statistics
 from pmal.data.batches import ImageBatches, ResidentImages, StreamedImages, sequential_plan
-from pmal.data.loading import (
-    BadSample,
-    SampleDataset,
-    check_quarantine,
-    load_images,
-    probe_shape,
-    verify_images,
-)
+from pmal.data.fitting import BadSample
+from pmal.data.loading import SampleDataset, check_quarantine, load_images, probe_shape, verify_images
 from pmal.data.samples import Samples, VectorStore
 from pmal.errors import DataError, UsageError
 

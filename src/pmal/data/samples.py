@@ -14,6 +14,9 @@ Pixels = NDArray[np.uint8]
 Vectors = NDArray[np.float32]
 Ids = NDArray[np.int64]
 
+UNKNOWN = "unknown"
+"""What an image of no known class is called."""
+
 
 class BadImage(Exception):
     """One image cannot be decoded; the message is the reason, without the image's name."""

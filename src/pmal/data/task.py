@@ -14,15 +14,13 @@ from pmal.data.protocols import (
     named_split,
     random_split,
 )
-from pmal.data.samples import Samples, Source
+from pmal.data.samples import UNKNOWN, Samples, Source
 from pmal.data.sources.registry import open_source
 from pmal.errors import DataError, UsageError, unknown_name
 
 TEST_SHARE = 0.2
 _ROUNDING = 1e-9
 """A tenth of ten images is one, whatever floating point makes of it."""
-UNKNOWN = "unknown"
-"""What an image of no known class is called."""
 OWN_FAMILIES = ("all", "random", "named")
 
 

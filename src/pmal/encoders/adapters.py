@@ -37,9 +37,23 @@ class FeatureAdapter(Encoder):
         if num_features is None:
             num_features = _dry_run(body, in_channels, image_size).shape[1]
         self.num_features = num_features
+        self.middle = _middle(body)
 
     def forward(self, images: Tensor) -> Tensor:
-        z_BD = _pool(self.body(images))
+        return self._features(self.body(images))
+
+    def lower(self, images: Tensor) -> Tensor:
+        """The first half of the layers; the images themselves, where the body is not a sequence."""
+        return _through(self.body, slice(0, self.middle), images)
+
+    def upper(self, hidden: Tensor) -> Tensor:
+        """The rest, such that upper(lower(images)) is forward(images)."""
+        if not self.middle:
+            return self.forward(hidden)
+        return self._features(_through(self.body, slice(self.middle, None), hidden))
+
+    def _features(self, features: Any) -> Tensor:
+        z_BD = _pool(features)
         if z_BD.shape[1] != self.num_features:
             raise UsageError(
                 f"{_kind(self.body)} returned {z_BD.shape[1]} features where {self.num_features} were "
@@ -60,6 +74,22 @@ class Projected(Encoder):
     def forward(self, images: Tensor) -> Tensor:
         z_BD: Tensor = self.projection(self.encoder(images))
         return z_BD
+
+
+def lower_half(encoder: nn.Module, images: Tensor) -> Tensor:
+    """What the first half of an encoder makes of images; an encoder that cannot be cut begins with them."""
+    if isinstance(encoder, Projected):
+        return lower_half(encoder.encoder, images)
+    return encoder.lower(images) if isinstance(encoder, FeatureAdapter) else images
+
+
+def upper_half(encoder: nn.Module, hidden: Tensor) -> Tensor:
+    """Embeddings from what `lower_half` made: the two together are the encoder."""
+    if isinstance(encoder, Projected):
+        projected_BD: Tensor = encoder.projection(upper_half(encoder.encoder, hidden))
+        return projected_BD
+    z_BD: Tensor = encoder.upper(hidden) if isinstance(encoder, FeatureAdapter) else encoder(hidden)
+    return z_BD
 
 
 def timm_encoder(model: str, in_channels: int, image_size: int | None) -> FeatureAdapter:
@@ -102,6 +132,25 @@ def _pool(features: Any) -> Tensor:
     raise UsageError(
         f"an encoder must return features (B, D) or maps (B, D, H, W), not {got}: wrap the part that does"
     )
+
+
+def _middle(body: nn.Module) -> int:
+    """Where a sequence of layers is cut: before the middle one of those with weights; 0 where it cannot be.
+
+    There, and not between a layer and its norm or activation, which may work in place.
+    """
+    if type(body) is not nn.Sequential:
+        return 0
+    starts = [i for i, layer in enumerate(body) if any(weight.dim() > 1 for weight in layer.parameters())]
+    return starts[len(starts) // 2] if starts else 0
+
+
+def _through(body: nn.Module, part: slice, x: Tensor) -> Tensor:
+    """Layer by layer: a slice of a Sequential would be a new module at every call."""
+    if isinstance(body, nn.Sequential):
+        for layer in list(body)[part]:
+            x = layer(x)
+    return x
 
 
 def _dry_run(body: nn.Module, in_channels: int, image_size: int) -> Tensor:

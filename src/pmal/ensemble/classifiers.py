@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -10,8 +11,9 @@ from torch import nn
 from pmal._runtime.seeds import seeded, stream
 from pmal._runtime.session import Session
 from pmal._runtime.tensors import has_tensors
-from pmal.config import RunConfig
+from pmal.config import RunConfig, TrainingConfig
 from pmal.data.augmentation import augment
+from pmal.data.batches import is_resident
 from pmal.data.parts import training_statistics
 from pmal.ensemble.classifier import (
     Classifier,
@@ -23,9 +25,15 @@ from pmal.ensemble.classifier import (
 from pmal.ensemble.heads import final_head
 from pmal.ensemble.optimizers import learning_rate, make_optimizer
 from pmal.ensemble.steps import EagerStep, Objective
-from pmal.ensemble.training import TrainingSet, finish, train
+from pmal.ensemble.training import Training, TrainingSet, finish, train, train_together
 from pmal.errors import DataError
 from pmal.methods import METHODS
+
+AT_ONCE = 2
+"""Networks that train side by side."""
+LARGEST_STEP = 5e11
+"""Weights x pixels of an image x images of a batch up to which networks train side by side: larger ones fill
+a GPU by themselves. Of OSCRI at 32 px and a batch of 128 it is 1.3e11, of WRN-40-4 1.2e12."""
 
 
 def train_classifiers(
@@ -37,23 +45,43 @@ def train_classifiers(
     folder: Path,
     session: Session,
 ) -> list[Classifier]:
-    """Train them one after another; those that are done already are loaded."""
-    classifiers, ranks = [], session.ranks
+    """Train them one after another, small ones on a GPU side by side; those that are done are loaded."""
+    ranks, places = session.ranks, {index: folder / str(index) for index in range(config.classifiers)}
     statistics = functools.cache(lambda: training_statistics(data.images))
-    for index in range(config.classifiers):
-        place = folder / str(index)
-        if not has_tensors(place / "weights", ranks):
-            seed = stream(config.seed, "classifier", index)
-            model = untrained(spec, *statistics(), seed).to(session.device)
-            network, objective = make_learner(model, config, flip, seed)
-            name = f"classifier {index}"
-            train(name, network, objective, data, config.training, seed=seed, folder=place, session=session)
-            save_classifier(place / "weights", model, data.digest, ranks)
-        finish(place, ranks)
-        classifiers.append(
-            load_classifier(place / "weights", session.device, spec.class_names, data.digest, ranks)
-        )
-    return classifiers
+
+    def load(index: int) -> Classifier:
+        finish(places[index], ranks)
+        path = places[index] / "weights"
+        return load_classifier(path, session.device, spec.class_names, data.digest, ranks)
+
+    missing = [index for index, place in places.items() if not has_tensors(place / "weights", ranks)]
+    classifiers = {index: load(index) for index in places if index not in missing}
+    size = networks_at_once(spec, config.training, data, session) if len(missing) > 1 else 1
+    for group in (missing[i : i + size] for i in range(0, len(missing), size)):
+        seeds = {index: stream(config.seed, "classifier", index) for index in group}
+        models = {i: untrained(spec, *statistics(), seeds[i]).to(session.device) for i in group}
+        trainings = [
+            Training(f"classifier {i}", *make_learner(m, config, flip, seeds[i]), seeds[i], places[i])
+            for i, m in models.items()
+        ]
+        title = f"classifier{'s' * (len(group) > 1)} {', '.join(map(str, group))}"
+        train_together(title, trainings, data, config.training, session)
+        for index, model in models.items():
+            save_classifier(places[index] / "weights", model, data.digest, ranks)
+        classifiers |= {index: load(index) for index in group}
+    return [classifiers[index] for index in places]
+
+
+def networks_at_once(
+    spec: ClassifierSpec, config: TrainingConfig, data: TrainingSet, session: Session
+) -> int:
+    """How many train side by side: one where it would not be faster, or images cannot be read twice."""
+    if session.device.type != "cuda" or session.ranks.size > 1 or not is_resident(data.images):
+        return 1
+    with seeded(0, torch.device("cpu")):
+        weights = sum(parameter.numel() for parameter in Classifier(spec).parameters())
+    step = weights * spec.image_size**2 * min(config.batch_size, len(data.images))
+    return AT_ONCE if step <= LARGEST_STEP else 1
 
 
 def load_classifiers(
@@ -101,14 +129,16 @@ def change_head(
 def rehearse(spec: ClassifierSpec, config: RunConfig) -> None:
     """One step on two blank images on the CPU: a wrong setting shows before any data are read."""
     images = torch.zeros(2, spec.channels, spec.image_size, spec.image_size, dtype=spec.dtype)
-    with seeded(0, torch.device("cpu")):
-        model = Classifier(spec)
-        learning_rate(config.training.epochs, 1, config.training)
-        network, objective = make_learner(model, config, flip=True, seed=0)
-        optimizer = make_optimizer(network, config.training)
-        EagerStep(objective, optimizer, None, config.training.precision, lambda loss: None)(
-            images, torch.zeros(2, dtype=torch.int64)
-        )
+    heads = [spec.head, *([final_head(config)] if METHODS[config.method].final else [])]
+    learning_rate(config.training.epochs, 1, config.training)
+    for head in heads:
+        with seeded(0, torch.device("cpu")):
+            model = Classifier(replace(spec, head=head))
+            network, objective = make_learner(model, config, flip=True, seed=0)
+            optimizer = make_optimizer(network, config.training)
+            EagerStep(objective, optimizer, None, config.training.precision, lambda loss: None)(
+                images, torch.zeros(2, dtype=torch.int64)
+            )
 
 
 def untrained(spec: ClassifierSpec, mean_C: torch.Tensor, std_C: torch.Tensor, seed: int) -> Classifier:

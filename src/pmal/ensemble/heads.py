@@ -105,6 +105,11 @@ class LinearHead(nn.Linear, Head):
     def __init__(self, shape: HeadShape) -> None:
         super().__init__(shape.features, shape.classes, bias=shape.bias)
 
+    def start_from(self, head: Head) -> None:
+        """Its layer, where it is a linear head as well; what a subclass has besides stays as it is."""
+        if isinstance(head, LinearHead):
+            self.load_state_dict(head.state_dict(), strict=False)
+
 
 HeadType = TypeVar("HeadType", bound=type[Head])
 _HEADS: dict[str, Callable[..., Head]] = {LINEAR: LinearHead}

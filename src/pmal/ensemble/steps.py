@@ -13,7 +13,7 @@ from torch import nn
 
 from pmal._runtime.devices import autocast
 from pmal._runtime.ranks import ALONE, Ranks
-from pmal._runtime.seeds import random_state, restore_random_state
+from pmal._runtime.seeds import random_state, renew_random_state, restore_random_state
 from pmal.ensemble.optimizers import WeightAverage
 
 Objective = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -78,27 +78,36 @@ class GraphStep:
     """The same step as a CUDA graph, for batches of one shape. Nothing in it may wait for the device."""
 
     def __init__(self, step: EagerStep, model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> None:
+        torch.cuda.synchronize(labels.device)  # libraries time their algorithms: nothing else may run
         self.images, self.labels = images.clone(), labels.clone()
         restore = _snapshot(model, step, labels.device)
+        current = torch.cuda.current_stream()
         try:
             self.graph, self.loss = self._capture(step)
+        except RuntimeError:
+            torch.cuda.set_stream(current)  # torch does not come back from a capture that failed
+            renew_random_state(labels.device)
+            raise
         finally:
             restore()
 
     def _capture(self, step: EagerStep) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
+        # A stream of its own, not torch's one for all captures: cuBLAS has a workspace per stream, which
+        # graphs captured on the same one would share, and overwrite when they run side by side.
+        stream, current = torch.cuda.Stream(), torch.cuda.current_stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(current)
         with torch.cuda.stream(stream), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a compiler's remarks on its own choices
             # Libraries choose their algorithms and allocate their buffers now, not while capturing.
             for _ in range(WARMUP_STEPS):
                 step(self.images, self.labels)
-        torch.cuda.current_stream().wait_stream(stream)
+        current.wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         # Other threads may do what must not be captured: one pins the memory of streamed batches, and NCCL
         # watches over its work in another.
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             loss = step(self.images, self.labels)
+        current.wait_stream(stream)  # the graph's place in the random numbers was set there
         return graph, loss
 
     def __call__(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -3,7 +3,7 @@
 import functools
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from torch import nn
 
 from pmal._runtime.devices import convolutions
 from pmal._runtime.ranks import ALONE, Ranks
-from pmal._runtime.seeds import random_state, restore_random_state, seeded, stream
+from pmal._runtime.seeds import random_state, restore_random_state, stream
 from pmal._runtime.session import Session
 from pmal._runtime.signals import StopRequest, deferred_signals
 from pmal._runtime.tensors import delete_tensors, has_tensors, load_tensors, save_tensors
@@ -22,6 +22,7 @@ from pmal.config import TrainingConfig
 from pmal.data.batches import ImageBatches, epoch_plan, worker_died
 from pmal.data.parts import Part
 from pmal.ensemble.batch_norm import average_statistics, synchronize
+from pmal.ensemble.lanes import Lane, take_turns
 from pmal.ensemble.optimizers import WeightAverage, learning_rate, make_optimizer, set_rate
 from pmal.ensemble.steps import EagerStep, GraphStep, Objective, Step, compiled
 from pmal.errors import DataError, PmalError, UsageError
@@ -65,6 +66,17 @@ def check_batch_size(config: TrainingConfig, ranks: Ranks) -> None:
         raise UsageError(f"training.batch_size = {size} cannot be divided by {count} processes: {fix}")
 
 
+@dataclass(frozen=True)
+class Training:
+    """A network to be trained in place, and the folder of its checkpoint."""
+
+    name: str
+    model: nn.Module
+    objective: Objective
+    seed: int
+    folder: Path
+
+
 def train(
     name: str,
     model: nn.Module,
@@ -81,29 +93,66 @@ def train(
     SIGINT and SIGTERM end it after the step at hand with a checkpoint and `Interrupted`. Several processes
     share every batch, and end with the same weights.
     """
+    train_together(name, [Training(name, model, objective, seed, folder)], data, config, session)
+
+
+def train_together(
+    title: str, trainings: Sequence[Training], data: TrainingSet, config: TrainingConfig, session: Session
+) -> None:
+    """The same for several networks, which take turns step by step; on a GPU they run side by side.
+
+    Each ends with the weights that it would have alone, and may go on alone from its checkpoint. Several
+    networks need resident images and a single process.
+    """
     ranks = session.ranks
     check_batch_size(config, ranks)
     if config.sync_batch_norm:
-        synchronize(model, ranks)
-    loop = _Loop(name, model, objective, data, config, seed, folder / "checkpoint", session)
-    fast = convolutions(benchmark=loop.device.type == "cuda")
-    with seeded(loop.random_stream(), loop.device), fast, deferred_signals(ranks.size > 1) as stop:
-        loop.resume()
-        ranks.copy_first(model.state_dict().values())
-        model.train()
-        total, done = config.epochs * loop.images_per_epoch, loop.step * loop.batch_size
-        with session.display.stage(name, total, "images", done) as advance:
-            while loop.step < loop.total_steps:
-                try:
-                    loop.run_epoch(stop, advance)
-                except RuntimeError as error:
-                    # A worker that a signal ended with us; torch says so in the middle of whatever runs.
-                    stop.check("the last checkpoint stays")
-                    raise worker_died(error) from None
-        if loop.average is not None:
-            loop.average.copy_to_model()
-        average_statistics(model, ranks)
-    model.eval()
+        for training in trainings:
+            synchronize(training.model, ranks)
+    beside = len(trainings) - 1
+    loops = [
+        _Loop(t.name, t.model, t.objective, data, config, t.seed, t.folder / "checkpoint", session, beside)
+        for t in trainings
+    ]
+    with convolutions(benchmark=session.device.type == "cuda"), deferred_signals(ranks.size > 1) as stop:
+        try:
+            for loop in loops:
+                loop.begin()
+            total = sum(loop.config.epochs * loop.images_per_epoch for loop in loops)
+            done = sum(loop.step * loop.batch_size for loop in loops)
+            with session.display.stage(title, total, "images", done) as advance:
+                _run(loops, stop, advance)
+            for loop in loops:
+                loop.end()
+        finally:
+            for loop in loops:
+                loop.lane.join()
+
+
+def _run(loops: Sequence["_Loop"], stop: StopRequest, advance: Callable[[int], None]) -> None:
+    try:
+        for index in take_turns([(loop.lane, loop.steps()) for loop in loops]):
+            advance(loops[index].batch_size)
+            if loops[index].may_stop:
+                _stop_if_asked(loops, stop)
+    except RuntimeError as error:
+        # A worker that a signal ended with us; torch says so in the middle of whatever runs.
+        stop.check("the last checkpoint stays")
+        raise worker_died(error) from None
+
+
+def _stop_if_asked(loops: Sequence["_Loop"], stop: StopRequest) -> None:
+    """A signal to any process stops all of them after the same step."""
+    ranks = loops[0].ranks
+    number = ranks.largest(stop.signal_number or 0)
+    if number:
+        stop.signal_number = number
+        for loop in loops:
+            with loop.lane.turn():
+                ranks.by_first(loop.save)
+        stop.check(
+            ", ".join(f"{loop.name} is saved at step {loop.step} of {loop.total_steps}" for loop in loops)
+        )
 
 
 def finish(folder: Path, ranks: Ranks = ALONE) -> None:
@@ -124,6 +173,7 @@ class _Loop:
         seed: int,
         checkpoint: Path,
         session: Session,
+        beside: int = 0,
     ) -> None:
         self.name, self.model, self.objective, self.data = name, model, objective, data
         self.config, self.seed, self.checkpoint, self.session = config, seed, checkpoint, session
@@ -142,9 +192,30 @@ class _Loop:
         self.current = torch.empty(0, dtype=torch.int64)
         self.take_step: Step | None = None
         self.saved_at = time.monotonic()
+        self.beside = beside
+        self.lane = Lane(self.random_stream(), self.device, beside > 0)
 
-    def run_epoch(self, stop: StopRequest, advance: Callable[[int], None]) -> None:
-        """The rest of the epoch that the next step belongs to."""
+    def begin(self) -> None:
+        """Take up the checkpoint, if there is one."""
+        with self.lane.turn():
+            self.resume()
+            self.ranks.copy_first(self.model.state_dict().values())
+            self.model.train()
+
+    def steps(self) -> Iterator[None]:
+        """All that are left, one by one."""
+        while self.step < self.total_steps:
+            yield from self.epoch()
+
+    def end(self) -> None:
+        with self.lane.turn():
+            if self.average is not None:
+                self.average.copy_to_model()
+            average_statistics(self.model, self.ranks)
+            self.model.eval()
+
+    def epoch(self) -> Iterator[None]:
+        """The rest of the epoch that the next step belongs to, step by step."""
         epoch, done = divmod(self.step, self.steps_per_epoch)
         plan = epoch_plan(len(self.data.images), self.batch_size, stream(self.seed, "order", epoch))[done:]
         own = [positions[self.ranks.share(self.batch_size)] for positions in plan]
@@ -152,23 +223,18 @@ class _Loop:
         start, first = time.monotonic(), self.step
         for positions, images, labels_B in zip(plan, self.data.images.stream(own), labels, strict=True):
             self.run_step(positions, images, labels_B)
-            advance(self.batch_size)
             if self.step % self.steps_per_epoch == 0:
                 self.check_losses()  # waits for the device: the speed is that of steps that are done
                 self.close_epoch((self.step - first) * self.batch_size / (time.monotonic() - start))
-            if self.step % STOP_CHECK_STEPS[self.device.type] == 0 or self.step % self.steps_per_epoch == 0:
-                self.stop_if_asked(stop)
+            yield
             overdue = time.monotonic() - self.saved_at >= self.session.resources.checkpoint_seconds
             if overdue and self.ranks.first:
                 self.save()
 
-    def stop_if_asked(self, stop: StopRequest) -> None:
-        """A signal to any process stops all of them after the same step."""
-        number = self.ranks.largest(stop.signal_number or 0)
-        if number:
-            stop.signal_number = number
-            self.ranks.by_first(self.save)
-            stop.check(f"{self.name} is saved at step {self.step} of {self.total_steps}")
+    @property
+    def may_stop(self) -> bool:
+        """Whether this is a step after which processes ask each other."""
+        return self.step % STOP_CHECK_STEPS[self.device.type] == 0 or self.step % self.steps_per_epoch == 0
 
     def close_epoch(self, images_per_s: float) -> None:
         """Log the epoch, before a checkpoint may put it behind us."""
@@ -178,6 +244,7 @@ class _Loop:
             loss=float(self.epoch_loss) / self.steps_per_epoch,
             rate=self.rate(self.step - 1),
             images_per_s=images_per_s,
+            **({"beside": self.beside} if self.beside else {}),
         )
         self.epoch_loss.zero_()
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from torch import Tensor
 
 from pmal._runtime.files import atomic_path, make_folder
+from pmal._runtime.text import plain_cell
 from pmal.errors import DataError, UsageError
 from pmal.mining.prototypes import PrototypeSet
 
@@ -100,16 +101,6 @@ def write_samples_csv(
         )
     )
     _write_csv(path, SAMPLE_COLUMNS, rows)
-
-
-def plain_cell(value: str | int) -> str | int:
-    """Text that no spreadsheet takes for a formula.
-
-    >>> plain_cell("=HYPERLINK(1)"), plain_cell("cat"), plain_cell(-1)
-    ("'=HYPERLINK(1)", 'cat', -1)
-    """
-    risky = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
-    return f"'{value}" if risky else value
 
 
 def _write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -110,7 +110,7 @@ def _attend(z_BD: Tensor, p_KTD: Tensor, mask_KT: Tensor) -> tuple[Tensor, Tenso
 
 def _products(z_BD: Tensor, p_KTD: Tensor) -> Tensor:
     """z . p of every sample and prototype, (B, K, T), as one matrix product."""
-    return (z_BD @ p_KTD.flatten(0, 1).T).view(len(z_BD), *p_KTD.shape[:2])
+    return (z_BD @ p_KTD.flatten(0, 1).T).view(-1, *p_KTD.shape[:2])
 
 
 def _unit(x: Tensor) -> Tensor:

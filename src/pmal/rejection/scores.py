@@ -88,8 +88,19 @@ def neighbor_score(z_BD: torch.Tensor, bank_ND: torch.Tensor, k: int = NEIGHBORS
     tensor([1.], dtype=torch.float64)
     """
     _check_bank(z_BD, bank_ND, k)
-    distance_B = torch.cat([_kth_distance(block, bank_ND, k) for block in torch.split(z_BD, _QUERY_ROWS)])
+    distance_B = torch.cat([kth_distance(block, bank_ND, k) for block in torch.split(z_BD, _QUERY_ROWS)])
     return distance_B.masked_fill(~z_BD.isfinite().all(dim=1), math.inf)
+
+
+def kth_distance(z_BD: torch.Tensor, bank_ND: torch.Tensor, k: int) -> torch.Tensor:
+    """What `neighbor_score` is for finite embeddings, without its checks."""
+    unit_BD = _unit(z_BD)
+    nearest = unit_BD[:, :0]
+    for block_MD in torch.split(bank_ND, _BANK_ROWS):
+        cosine_BM = unit_BD @ _unit(block_MD.to(z_BD.device)).T
+        nearest = torch.cat([nearest, cosine_BM.topk(min(k, len(block_MD))).values], dim=1)
+        nearest = nearest.topk(min(k, nearest.shape[1])).values
+    return (1 - nearest[:, -1]).clamp(min=0.0)  # rounding takes the cosine of equal directions above 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,6 +165,13 @@ def combined_score(scores: Mapping[str, torch.Tensor], scale: ScoreScale) -> tor
     return torch.from_numpy(mean_B).to(next(iter(scores.values())).device)
 
 
+def surprise_curve(quantiles_Q: Floats) -> tuple[Floats, Floats]:
+    """The different values among the quantiles, rising, and the surprise at each."""
+    values, counts = np.unique(quantiles_Q, return_counts=True)
+    mean_rank = np.cumsum(counts) - (counts + 1) / 2
+    return values, -np.log((len(quantiles_Q) - mean_rank) / (len(quantiles_Q) + 1))
+
+
 def _surprise(scores_B: Floats, quantiles_Q: Floats) -> Floats:
     """-log of the share of known samples at or above a score, linear between the quantiles.
 
@@ -161,9 +179,7 @@ def _surprise(scores_B: Floats, quantiles_Q: Floats) -> Floats:
     unknown sample may stand. Below the smallest it does not: being very well known by one score must not
     outweigh the alarm of another.
     """
-    values, counts = np.unique(quantiles_Q, return_counts=True)
-    mean_rank = np.cumsum(counts) - (counts + 1) / 2
-    surprise = -np.log((len(quantiles_Q) - mean_rank) / (len(quantiles_Q) + 1))
+    values, surprise = surprise_curve(quantiles_Q)
     beyond_B = np.maximum(scores_B - values[-1], 0.0) / (values[-1] - values[0])
     found_B: Floats = np.interp(scores_B, values, surprise) + beyond_B * (surprise[-1] - surprise[0])
     return found_B
@@ -195,16 +211,6 @@ def _check_bank(z_BD: torch.Tensor, bank_ND: torch.Tensor, k: int) -> None:
     broken = (~bank_ND.isfinite().all(dim=1)).nonzero()
     if len(broken):
         raise DataError(f"bank: embedding {int(broken[0])} has NaN or infinite values: leave it out")
-
-
-def _kth_distance(z_BD: torch.Tensor, bank_ND: torch.Tensor, k: int) -> torch.Tensor:
-    unit_BD = _unit(z_BD)
-    nearest = unit_BD.new_empty(len(z_BD), 0)
-    for block_MD in torch.split(bank_ND, _BANK_ROWS):
-        cosine_BM = unit_BD @ _unit(block_MD.to(z_BD.device)).T
-        nearest = torch.cat([nearest, cosine_BM.topk(min(k, len(block_MD))).values], dim=1)
-        nearest = nearest.topk(min(k, nearest.shape[1])).values
-    return (1 - nearest[:, -1]).clamp(min=0.0)  # rounding takes the cosine of equal directions above 1
 
 
 def _unit(z_BD: torch.Tensor) -> torch.Tensor:

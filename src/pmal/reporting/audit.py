@@ -15,6 +15,7 @@ from pmal._runtime.progress import notes_of_warnings
 from pmal._runtime.runs import CONFIG, open_run, read_config
 from pmal._runtime.session import Session
 from pmal._runtime.tensors import has_tensors
+from pmal._runtime.text import plain_cell
 from pmal.config import RunConfig, to_settings
 from pmal.data.parts import open_part
 from pmal.data.samples import Samples
@@ -33,7 +34,6 @@ from pmal.mining import (
     robustness,
     select_candidates,
 )
-from pmal.mining.export import plain_cell
 from pmal.reporting.contact_sheet import Row, contact_sheet
 
 COLUMNS = ("class", "rank", "id", "r", "log_r", "candidate", "prototype", "predicted", "name")

@@ -37,7 +37,8 @@ def run_table(metrics: Mapping[str, Any]) -> str:
     if "softmax" in metrics:
         accuracy, epochs = _percent(metrics["softmax"]["accuracy"]), about["epochs"]
         note += f"\nsoftmax: the first classifier of this run after {epochs} epochs, ACC {accuracy}; "
-        start = "from there" if about["optimization"]["init"] == "warm" else "from new weights"
+        init = about.get("optimization", {}).get("init", "warm")
+        start = "from there" if init == "warm" else "from new weights"
         note += f"{about['method']}: {epochs} more {start}"
     return "\n".join([*head, "", table, note, *_decision(metrics)])
 

@@ -1,51 +1,23 @@
-"""Files in, answers out: image folders of any length, and whoever cannot be read does not stop the others.
+"""Files in, answers out: image folders of any length, and whoever cannot be read does not stop the others."""
 
-B images, T prototypes of the class that has most.
-"""
-
-import contextlib
 import math
-import os
-import stat
-from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Generator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from pmal._runtime.progress import Advance
 from pmal._runtime.runs import CONFIG
 from pmal._runtime.session import Session
-from pmal.data.loading import load_images
-from pmal.data.samples import Samples
-from pmal.data.sources.folder import FileStore, list_files, printable
-from pmal.data.task import UNKNOWN
+from pmal.data.samples import Pixels
 from pmal.errors import DataError, UsageError, unknown_name
 from pmal.rejection.model import Answers, OpenSetModel, Rule
+from pmal.serving.answer_rows import Row, describe_rows, strongest_prototypes, unicode_name
 from pmal.serving.bundle_folder import RECORD
+from pmal.serving.image_files import BadFile, answer_blocks
 
 TOP = 3
-BLOCK_IMAGES, BLOCK_BYTES = 1024, 1 << 28
-"""What is decoded at a time: enough for every core to have work, little enough to fit beside any model."""
-
-
-@dataclass(frozen=True)
-class BadFile:
-    """What was to be answered and cannot be, and why."""
-
-    name: str
-    reason: str
-
-
-@dataclass(frozen=True, eq=False)
-class ReadBlock:
-    """Images uint8 (B, C, H, W) of the B files that could be read, and the files that could not."""
-
-    files: list[str]
-    images: torch.Tensor
-    bad: list[BadFile]
 
 
 def find_model(run: Path) -> Path:
@@ -109,60 +81,19 @@ def change_rule(
     )
 
 
-def find_files(paths: Sequence[str]) -> tuple[list[str], list[BadFile]]:
-    """The files named, those in the folders named (as a data set of class folders has them), and the rest."""
-    files: list[str] = []
-    bad = []
-    for path in paths:
-        try:
-            files += _files_at(path)
-        except OSError as error:
-            bad.append(BadFile(path, error.strerror or str(error)))
-        except DataError as error:
-            bad.append(BadFile(path, str(error)))
-    return files, bad
-
-
-def read_images(
-    files: Sequence[str], size: int, channels: int, advance: Advance | None = None
-) -> Iterator[ReadBlock]:
-    """Decode the files block by block to (channels, size, size)."""
-    count = max(1, min(BLOCK_IMAGES, BLOCK_BYTES // (channels * size**2)))
-    for start in range(0, len(files), count):
-        block = files[start : start + count]
-        samples = Samples.whole(FileStore("", block), np.zeros(len(block), np.int64), ("",))
-        loaded = load_images(samples, size=size, channels=channels, advance=advance)
-        bad = [BadFile(block[sample.id], sample.reason) for sample in loaded.quarantine]
-        yield ReadBlock([block[row] for row in loaded.samples.ids.tolist()], loaded.images, bad)
-
-
 def describe_answers(
     model: OpenSetModel, answers: Answers, names: Sequence[str], top: int = TOP
 ) -> list[dict[str, Any]]:
-    """What a model says about each image, ready for JSON. Numbers that are not finite are text there."""
+    """What a model says about each image, ready for JSON."""
+    columns = (answers.labels, answers.nearest, answers.score, answers.limits)
     rows = zip(
-        map(unicode_name, names),
-        answers.labels.tolist(),
-        answers.nearest.tolist(),
-        answers.score.tolist(),
-        answers.limits.tolist(),
+        names,
+        *(column.tolist() for column in columns),
         _probabilities(answers),
         _top_prototypes(model, answers, top),
         strict=True,
     )
-    return [
-        {
-            "image": name,
-            "class": model.class_names[label] if label >= 0 else UNKNOWN,
-            "known": label >= 0,
-            "nearest": model.class_names[nearest],
-            "score": _json_number(score),
-            "threshold": _json_number(limit),
-            "probability": probability,
-            "prototypes": prototypes,
-        }
-        for name, label, nearest, score, limit, probability, prototypes in rows
-    ]
+    return describe_rows(model.class_names, map(Row._make, rows))
 
 
 def model_header(model: OpenSetModel, folder: Path) -> dict[str, Any]:
@@ -183,40 +114,20 @@ def answer_files(
 ) -> Generator[list[dict[str, Any]], None, None]:
     """Answers block by block, in the order of the files; those that cannot be read are added to `errors`."""
     spec = model.classifier.spec
-    with session.display.stage("predicting", len(files), "images") as advance:
-        for block in read_images(files, spec.image_size, spec.channels, advance):
-            errors += block.bad
-            if block.files:
-                yield describe_answers(model, model.answer(block.images), block.files, top)
+
+    def answer(images: Pixels, names: list[str]) -> list[dict[str, Any]]:
+        return describe_answers(model, model.answer(torch.from_numpy(images)), names, top)
+
+    return answer_blocks(files, (spec.image_size, spec.channels), errors, session.display, answer)
 
 
-def unicode_name(path: str) -> str:
-    """The path itself, unless its bytes are no text that could be written anywhere."""
-    with contextlib.suppress(UnicodeEncodeError):
-        path.encode()
-        return path
-    return printable(path)
-
-
-def _files_at(path: str) -> list[str]:
-    mode = os.stat(path).st_mode
-    if stat.S_ISREG(mode):
-        return [path]
-    if not stat.S_ISDIR(mode):
-        raise DataError("neither a file nor a folder")
-    found = [os.path.join(path, file) for file in list_files(path)]
-    if not found:
-        raise DataError("no images in this folder")
-    return found
-
-
-def _probabilities(answers: Answers) -> list[float | str | None]:
+def _probabilities(answers: Answers) -> list[float | None]:
     """That of the class an image was taken for; an added class has none, because the network lacks it."""
     own = answers.probabilities.shape[1]
     nearest_B = answers.nearest
     found_B = answers.probabilities.gather(1, nearest_B.clamp(max=own - 1)[:, None])[:, 0]
     pairs = zip(found_B.tolist(), nearest_B.tolist(), strict=True)
-    return [_json_number(value) if nearest < own else None for value, nearest in pairs]
+    return [value if nearest < own else None for value, nearest in pairs]
 
 
 def _top_prototypes(model: OpenSetModel, answers: Answers, top: int) -> list[list[dict[str, Any]]]:
@@ -227,15 +138,8 @@ def _top_prototypes(model: OpenSetModel, answers: Answers, top: int) -> list[lis
     if model.reference is None or not model.gallery or not top:
         return [[] for _ in classes]
     weights_BT = model.attention(answers.z, answers.nearest)
-    order_BT = weights_BT.argsort(dim=1, descending=True, stable=True)
-    found = []
-    for k, weights, order in zip(classes, weights_BT.tolist(), order_BT.tolist(), strict=True):
-        members = model.gallery[k]
-        chosen = [rank for rank in order if rank < len(members)][:top]
-        entries = [(members[rank], _json_number(weights[rank])) for rank in chosen]
-        found.append([{"file": p.file, "id": p.id, "weight": weight} for p, weight in entries])
-    return found
-
-
-def _json_number(value: float) -> float | str:
-    return value if math.isfinite(value) else str(value)
+    members = [[(prototype.file, prototype.id) for prototype in ranked] for ranked in model.gallery]
+    return [
+        strongest_prototypes(members[k], weights, top)
+        for k, weights in zip(classes, weights_BT.tolist(), strict=True)
+    ]

@@ -1,0 +1,99 @@
+"""An exported file beside PyTorch, one CPU thread each: python -m benchmarks.export RUN --name cpu
+
+Writes benchmarks/results/export/NAME.json: time of one image, images per second in batches, and decisions
+that differ on the test images of the run. RUN: what `pmal fit` left. Set OMP_NUM_THREADS=1. Times are those
+of this process alone, in turns, so that other load on the machine counts little.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from pmal._runtime.files import make_folder, write_json
+from pmal._runtime.manifest import describe_environment
+from pmal._runtime.runs import read_config
+from pmal._runtime.session import open_session
+from pmal.config import Resources
+from pmal.data.loading import load_images
+from pmal.data.task import open_task
+from pmal.errors import UsageError
+from pmal.rejection.model import OpenSetModel
+from pmal.serving.bundle import load_model
+from pmal.serving.export_check import images_to_check
+from pmal.serving.export_onnx import export_onnx
+from pmal.serving.onnx_model import BATCH, OnnxModel
+from pmal.serving.predict import with_rule
+
+RESULTS = Path(__file__).parent / "results" / "export"
+TURNS = 30
+
+
+def turns(work: dict[str, Callable[[], Any]]) -> dict[str, float]:
+    """Median seconds of this process; all that is compared takes its turn, and the first does not count."""
+    found: dict[str, list[float]] = {name: [] for name in work}
+    for _ in range(TURNS + 1):
+        for name, do in work.items():
+            begin = time.process_time()
+            do()
+            found[name].append(time.process_time() - begin)
+    return {name: statistics.median(seconds[1:]) for name, seconds in found.items()}
+
+
+def measure(model: OpenSetModel, run: Path, score: str) -> dict[str, Any]:
+    """One row: an exported file of this score."""
+    session = open_session(Resources(device="cpu"))
+    begin = time.process_time()
+    exported = export_onnx(model, images_to_check(model, run, session))
+    took = time.process_time() - begin
+    runtime = OnnxModel(exported.data, "exported", threads=1)
+    spec, task = model.classifier.spec, open_task(read_config(run).data, None)
+    parts = [part for part in (task.test, task.unknown) if part is not None]
+    shape = {"size": spec.image_size, "channels": spec.channels}
+    images = torch.cat([load_images(part, **shape).images for part in parts])
+    labels = model.answer(images).labels.numpy()
+    row: dict[str, Any] = {
+        "score": score,
+        "bytes": len(exported.data),
+        "export_cpu_s": took,
+        "test_images": len(images),
+        "decisions_differ": int((runtime.run(images.numpy())["label"] != labels).sum()),
+        "score_difference": exported.parity.score_difference,
+    }
+    for name, count in (("one_image", 1), ("batch", BATCH)):
+        few = images[:count].clone()
+        pixels = np.ascontiguousarray(few.numpy())
+        found = turns({"pytorch": lambda f=few: model.answer(f), "onnx": lambda p=pixels: runtime.run(p)})
+        row[name] = {
+            kind: {"ms": 1e3 * seconds, "images_per_s": count / seconds} for kind, seconds in found.items()
+        }
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--name", default="cpu")
+    args = parser.parse_args()
+    if torch.get_num_threads() > 1:
+        raise UsageError("set OMP_NUM_THREADS=1: the time of a process is that of one thread")
+    model = load_model(args.run / "model", torch.device("cpu"))
+    rows = []
+    for score in model.score_names:
+        rows.append(measure(with_rule(model, score=score), args.run, score))
+        print(rows[-1])
+    about = describe_environment(torch.device("cpu"))
+    about["libraries"] |= {name: metadata.version(name) for name in ("onnx", "onnxscript", "onnxruntime")}
+    spec = model.classifier.spec
+    about["model"] = {"encoder": spec.encoder.name, "image_size": spec.image_size, "batch": BATCH}
+    write_json(make_folder(RESULTS) / f"{args.name}.json", {"about": about, "rows": rows})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""The command `pmal export`, and `pmal predict` of what it wrote, which imports no torch."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pmal.cli_options import AGAIN, DataRootOption, JsonOption, start_session
+from pmal.config import Resources
+from pmal.errors import UsageError, unknown_name
+
+if TYPE_CHECKING:
+    from pmal.serving.onnx_model import OnnxModel
+
+
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or the model folder in it.")],
+    form: Annotated[str, typer.Option("--format", help="onnx.")] = "onnx",
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The file to write. Default: RUN/model.onnx.")
+    ] = None,
+    score: Annotated[str | None, typer.Option(help="Reject by another score.")] = None,
+    accept: Annotated[float | None, typer.Option(help="Share of known images to accept.")] = None,
+    per_class: Annotated[
+        bool | None, typer.Option("--per-class/--global", help="A threshold per class, or one for all.")
+    ] = None,
+    threshold: Annotated[float | None, typer.Option(help="Reject above this score, for all classes.")] = None,
+    force: Annotated[bool, typer.Option(help="Replace the file and its model card.")] = False,
+    data_root: DataRootOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write the model as one ONNX file, from pixels to the decision, and a model card beside it.
+
+    It is compared with PyTorch on test images of the run and on random ones first, and not written if it
+    differs. What is not given is as it was fitted.
+    """
+    session = start_session(Resources(device="cpu", data_root=data_root), as_json, AGAIN)
+
+    from pmal.serving.bundle import load_model
+    from pmal.serving.export_check import images_to_check
+    from pmal.serving.export_onnx import FORMATS, export_onnx, output_paths, write_export
+    from pmal.serving.model_card import model_card
+    from pmal.serving.predict import check_takes_images, find_model, with_rule
+
+    if form not in FORMATS:
+        raise unknown_name("format", form, FORMATS)
+    folder = find_model(run)
+    file, card = output_paths(folder, out, force)
+    model = load_model(folder, session.device)
+    check_takes_images(model)
+    model = with_rule(model, score=score, accept=accept, per_class=per_class, threshold=threshold)
+    found = export_onnx(model, images_to_check(model, run, session))
+    text = model_card(file.name, found.header, found.parity, _metrics(run), model.reference is not None)
+    write_export(file, card, found.data, text)
+    parity, differ = found.parity, found.parity.decisions_differ
+    if as_json:
+        about: dict[str, Any] = {
+            "file": str(file),
+            "card": str(card),
+            "bytes": len(found.data),
+            "images": parity.images,
+        }
+        about |= {"score_difference": parity.score_difference, "decisions_differ": differ}
+        print(json.dumps(about))
+    else:
+        print(f"compared with PyTorch on {parity.images:,} images: {differ} decisions differ")
+        print(f"{file}: {len(found.data):,} bytes\nmodel card: {card}")
+
+
+def open_exported(path: Path, device: str, **rule: Any) -> "OnnxModel":
+    """The model of an exported file, which decides as it was exported."""
+    if any(value is not None for value in rule.values()):
+        fix = "give --score, --accept, --per-class and --threshold to `pmal export`, or name the run"
+        raise UsageError(f"the rule of {path} is part of it: {fix}")
+    if device not in ("auto", "cpu"):
+        raise UsageError(f"--device {device}: an exported model runs on the CPU: leave --device out")
+
+    from pmal.serving.onnx_model import OnnxModel
+
+    return OnnxModel.load(path)
+
+
+def _metrics(run: Path) -> dict[str, Any] | None:
+    from pmal._runtime.files import read_json
+
+    path = run / "metrics.json"
+    return dict(read_json(path)) if path.is_file() else None

@@ -1,0 +1,86 @@
+"""Every sample decoded to the size of a model, in threads. Imports no torch: an exported model needs none."""
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from pmal._runtime.progress import Advance
+from pmal.data.decode import decode_fitted, fit_to
+from pmal.data.samples import BadImage, EncodedStore, Ids, Pixels, Samples
+
+_CHUNK = 64
+
+
+@dataclass(frozen=True)
+class BadSample:
+    """A sample that is left out, and why."""
+
+    id: int
+    name: str
+    reason: str
+
+
+def read_fitted(
+    samples: Samples, *, size: int, channels: int, workers: int = 0, advance: Advance | None = None
+) -> tuple[Pixels, Samples, list[BadSample]]:
+    """Pixels (M, C, H, W) of the M readable samples, these samples, and those that were not readable."""
+    fitted = np.empty((len(samples), channels, size, size), dtype=np.uint8)
+    read = fitting_reader(samples, size, channels)
+
+    def keep(position: int) -> None:
+        fitted[position] = read(position).transpose(2, 0, 1)
+
+    bad = try_all(len(samples), keep, workers, advance)
+    readable = positions_without(bad, len(samples))
+    return fitted[readable] if bad else fitted, samples.at(readable), listed(samples, bad)
+
+
+def usable_cores() -> int:
+    """CPU cores that this process may use, which can be fewer than there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def fitting_reader(samples: Samples, size: int, channels: int) -> Callable[[int], Pixels]:
+    """From a position to the pixels (size, size, channels) there."""
+    store, ids = samples.store, samples.ids
+    if isinstance(store, EncodedStore):
+        return lambda position: decode_fitted(store.encoded(int(ids[position])), size, channels)
+    return lambda position: fit_to(store.read(int(ids[position])), size, channels)
+
+
+def try_all(
+    count: int, attempt: Callable[[int], None], workers: int, advance: Advance | None
+) -> list[tuple[int, str]]:
+    """Attempt every position; those that raised `BadImage`, in order, with its reason.
+
+    Threads, because Pillow lets go of the interpreter while it decodes.
+    """
+
+    def go_through(start: int) -> list[tuple[int, str]]:
+        bad = []
+        for position in range(start, min(start + _CHUNK, count)):
+            try:
+                attempt(position)
+            except BadImage as reason:
+                bad.append((position, str(reason)))
+        return bad
+
+    found: list[tuple[int, str]] = []
+    starts = range(0, count, _CHUNK)
+    with ThreadPoolExecutor(workers or usable_cores()) as pool:
+        for start, bad in zip(starts, pool.map(go_through, starts), strict=True):
+            found += bad
+            if advance:
+                advance(min(_CHUNK, count - start))
+    return found
+
+
+def positions_without(bad: list[tuple[int, str]], total: int) -> Ids:
+    return np.delete(np.arange(total, dtype=np.int64), [position for position, _ in bad])
+
+
+def listed(samples: Samples, bad: list[tuple[int, str]]) -> list[BadSample]:
+    return [BadSample(int(samples.ids[p]), samples.name(p), reason) for p, reason in bad]

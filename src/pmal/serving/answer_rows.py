@@ -1,0 +1,70 @@
+"""What a model says about each image, ready for JSON. Imports no torch."""
+
+import contextlib
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from pmal.data.samples import UNKNOWN
+from pmal.data.sources.folder import printable
+
+Member = tuple[str, int]
+"""File and id of a prototype."""
+
+
+class Row(NamedTuple):
+    """The answer about one image, in numbers."""
+
+    name: str
+    label: int
+    """-1: unknown."""
+    nearest: int
+    score: float
+    limit: float
+    probability: float | None
+    """None: the network lacks the class, which was added later."""
+    prototypes: list[dict[str, Any]]
+
+
+def describe_rows(class_names: Sequence[str], rows: Iterable[Row]) -> list[dict[str, Any]]:
+    """With names for numbers. Numbers that are not finite are text in JSON."""
+    return [
+        {
+            "image": unicode_name(row.name),
+            "class": class_names[row.label] if row.label >= 0 else UNKNOWN,
+            "known": row.label >= 0,
+            "nearest": class_names[row.nearest],
+            "score": json_number(row.score),
+            "threshold": json_number(row.limit),
+            "probability": None if row.probability is None else json_number(row.probability),
+            "prototypes": row.prototypes,
+        }
+        for row in rows
+    ]
+
+
+def strongest_prototypes(
+    members: Sequence[Member], weights: Sequence[float], top: int
+) -> list[dict[str, Any]]:
+    """Those of one class with the largest weights, of equal ones the better ranked first.
+
+    >>> strongest_prototypes([("a.png", 3), ("b.png", 7)], [0.25, 0.75], 1)
+    [{'file': 'b.png', 'id': 7, 'weight': 0.75}]
+    """
+    order = sorted(range(len(members)), key=lambda rank: -weights[rank])[:top]
+    return [
+        {"file": members[rank][0], "id": members[rank][1], "weight": json_number(weights[rank])}
+        for rank in order
+    ]
+
+
+def unicode_name(path: str) -> str:
+    """The path itself, unless its bytes are no text that could be written anywhere."""
+    with contextlib.suppress(UnicodeEncodeError):
+        path.encode()
+        return path
+    return printable(path)
+
+
+def json_number(value: float) -> float | str:
+    return value if math.isfinite(value) else str(value)

@@ -1,0 +1,120 @@
+"""A finished model as one graph: uint8 images in; class, score and threshold out.
+
+The network computes in float32, the scores in float64, by the very functions that PyTorch predicts with; so a
+runtime can differ from it by the rounding of the network alone.
+
+B images, K classes (the network's K0 and those added since), T prototypes of the class that has most,
+D channels, N training embeddings, Q different values of a score.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from pmal.optimization import DISTANCES
+from pmal.optimization.distances import attention_weights
+from pmal.rejection.model import OpenSetModel
+from pmal.rejection.scores import (
+    LOGIT_SCORES,
+    NEIGHBORS,
+    Floats,
+    Reference,
+    distance_score,
+    kth_distance,
+    surprise_curve,
+)
+
+_NONE: tuple[Tensor, ...] = ()
+
+
+class Surprise(nn.Module):
+    """One score on the scale of the combined one: `numpy.interp` in operations that a graph has."""
+
+    values_Q: Tensor
+    surprise_Q: Tensor
+    slope_Q: Tensor
+
+    def __init__(self, quantiles: Floats) -> None:
+        super().__init__()
+        values_Q, surprise_Q = map(torch.from_numpy, surprise_curve(quantiles))
+        slope_Q = nn.functional.pad(surprise_Q.diff() / values_Q.diff(), (0, 1))
+        self.register_buffer("values_Q", values_Q)
+        self.register_buffer("surprise_Q", surprise_Q)
+        self.register_buffer("slope_Q", slope_Q)
+
+    def forward(self, score_B: Tensor) -> Tensor:
+        values_Q, surprise_Q = self.values_Q, self.surprise_Q
+        lowest, highest = values_Q[0], values_Q[-1]
+        inside_B = score_B.clamp(min=lowest).where(score_B < highest, highest)
+        left_B = (inside_B[:, None] >= values_Q).sum(dim=1) - 1
+        found_B = self.slope_Q[left_B] * (inside_B - values_Q[left_B]) + surprise_Q[left_B]
+        beyond_B = (score_B - highest).clamp(min=0.0) / (highest - lowest)
+        return found_B + beyond_B * (surprise_Q[-1] - surprise_Q[0])
+
+
+class DecisionGraph(nn.Module):
+    """What `OpenSetModel.answer` does, without its checks and blocks, for a batch of any size."""
+
+    prototypes_KTD: Tensor
+    mask_KT: Tensor
+    training_ND: Tensor
+    limits_K: Tensor
+
+    def __init__(self, model: OpenSetModel) -> None:
+        super().__init__()
+        self.network, self.added = model.classifier, model.added
+        self.score, reference = model.deciding_score(), model.reference
+        self.register_buffer("limits_K", model.limits())
+        scale = model.calibration.scale if model.calibration else None
+        parts = scale.quantiles if scale and self.score == "combined" else {}
+        self.surprise = nn.ModuleDict({name: Surprise(values) for name, values in parts.items()})
+        self.measure = DISTANCES[reference.distance] if reference else None
+        if reference is not None:
+            self._keep(reference)
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """In the order of what `forward` returns."""
+        names = ("label", "nearest", "score", "threshold", "probabilities", "logits", "embedding")
+        return (*names, "distances", "attention") if self.measure else names
+
+    def forward(self, images_BCHW: Tensor) -> tuple[Tensor, ...]:
+        z_BD, logits_BK0 = self.network.embed(images_BCHW)
+        nearest_B, reference = logits_BK0.argmax(dim=1), _NONE
+        if self.measure is not None:
+            z64_BD, prototypes_KTD = z_BD.double(), self.prototypes_KTD.double()
+            distances_BK = self.measure(z64_BD, prototypes_KTD, self.mask_KT)
+            if self.added:
+                closest_B = distances_BK.argmin(dim=1)
+                nearest_B = closest_B.where(closest_B >= logits_BK0.shape[1], nearest_B)
+            weights_BKT = attention_weights(z64_BD, prototypes_KTD, self.mask_KT)
+            chosen_B1T = nearest_B[:, None, None].expand(-1, 1, weights_BKT.shape[2])
+            reference = distances_BK, weights_BKT.gather(1, chosen_B1T)[:, 0]
+        score_B = self._score(self.score, z_BD, logits_BK0, *reference[:1])
+        limit_B = self.limits_K[nearest_B]
+        accepted_B = (score_B <= limit_B) & (score_B < math.inf)
+        label_B = nearest_B.where(accepted_B, -1)
+        probabilities_BK0 = logits_BK0.double().softmax(dim=1)
+        return label_B, nearest_B, score_B, limit_B, probabilities_BK0, logits_BK0, z_BD, *reference
+
+    def _score(self, name: str, z_BD: Tensor, logits_BK: Tensor, *distances_BK: Tensor) -> Tensor:
+        if name in LOGIT_SCORES:
+            return LOGIT_SCORES[name](logits_BK)
+        if name == "combined":
+            parts = [
+                part(self._score(which, z_BD, logits_BK, *distances_BK))
+                for which, part in self.surprise.items()
+            ]
+            return torch.stack(parts).mean(dim=0)
+        if name == "distance":
+            score_B = distance_score(*distances_BK)
+        else:
+            score_B = kth_distance(z_BD, self.training_ND, min(NEIGHBORS, len(self.training_ND)))
+        # Said once more: runtimes need not hand NaN on through a minimum, as torch does.
+        return score_B.masked_fill(~z_BD.isfinite().all(dim=1), math.inf)
+
+    def _keep(self, reference: Reference) -> None:
+        self.register_buffer("prototypes_KTD", reference.prototypes_KTD)
+        self.register_buffer("mask_KT", reference.mask_KT)
+        self.register_buffer("training_ND", reference.training_ND)

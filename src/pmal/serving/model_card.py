@@ -1,0 +1,169 @@
+"""The model card: what an exported file is, how good it is, and what nobody has tried, in Markdown."""
+
+import re
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from pmal.data.sources.folder import printable
+from pmal.reporting.tables import COLUMNS
+from pmal.serving.export_check import Parity
+from pmal.serving.onnx_model import OnnxHeader
+
+SNIPPET = """import json
+
+import numpy as np
+import onnxruntime
+from PIL import Image, ImageOps
+
+session = onnxruntime.InferenceSession({file!r})
+about = session.get_modelmeta().custom_metadata_map
+classes, side = json.loads(about["classes"]), int(about["image_size"])
+with Image.open("image.png") as image:
+    plain = ImageOps.exif_transpose(image).convert("L" if about["channels"] == "1" else "RGB")
+small = ImageOps.fit(plain, (side, side), Image.Resampling.BILINEAR)
+pixels = np.asarray(small).reshape(1, side, side, -1).transpose(0, 3, 1, 2)
+label, score, threshold = session.run(["label", "score", "threshold"], {{"images": pixels}})
+print(classes[label[0]] if label[0] >= 0 else "unknown", score[0], threshold[0])
+"""
+
+OUTPUTS = {
+    "label": "(B,) int64: the class, -1 for unknown",
+    "nearest": "(B,) int64: the class before the threshold",
+    "score": "(B,) float64: the unknown score; larger is more unknown",
+    "threshold": "(B,) float64: what the score was held against",
+    "probabilities": "(B, {own}) float64: softmax over the network's own classes",
+    "logits": "(B, {own}) float32",
+    "embedding": "(B, D) float32",
+}
+WITH_PROTOTYPES = {
+    "distances": "(B, {all}) float64: to the prototypes of each class",
+    "attention": "(B, T) float64: share of each prototype in the answer of the nearest class",
+}
+
+
+def model_card(
+    file: str, header: OnnxHeader, parity: Parity, metrics: Mapping[str, Any] | None, prototypes: bool
+) -> str:
+    """file: its name. metrics: those of the run, where it has any. prototypes: whether the model has some."""
+    parts = [
+        f"# Model card: {_code(file)}",
+        _what_it_is(header),
+        "## Classes\n\n" + ", ".join(_code(name) for name in header.class_names),
+        f"## Training data\n\n{_training(metrics)}",
+        f"## Figures\n\n{_figures(header, metrics)}",
+        f"## Threshold\n\n{_threshold(header)}",
+        f"## The same answers as PyTorch\n\n{_parity(parity)}",
+        f"## Limits\n\n{_limits(header, metrics)}",
+        f"## How to run it\n\n{_usage(file, header, prototypes)}",
+        "## License\n\nTo be filled in by whoever publishes this file: license, contact, intended use.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _what_it_is(header: OnnxHeader) -> str:
+    kind = "gray" if header.channels == 1 else "color"
+    return (
+        f"An open-set image classifier: names one of {len(header.class_names)} classes, or says *unknown*. "
+        f"One ONNX graph from uint8 {kind} images of {header.image_size} px to the decision; "
+        f"normalization and threshold are inside. Written by pmal {printable(header.pmal)}."
+    )
+
+
+def _training(metrics: Mapping[str, Any] | None) -> str:
+    if metrics is None:
+        return "Not recorded with the model: to be filled in."
+    about = metrics["about"]
+    return (
+        f"Source {_code(str(about['source']))}, split {about['split']}: {about['known_classes']} known and "
+        f"{about['unknown_classes']} unknown classes. Method {about['method']}, encoder {about['encoder']}, "
+        f"{about['epochs']} epochs, {about['augmentation']} augmentation, seed {about['seed']}."
+    )
+
+
+def _figures(header: OnnxHeader, metrics: Mapping[str, Any] | None) -> str:
+    if metrics is None:
+        return "Not measured, or not recorded with the model."
+    lines = [f"- Accuracy {_percent(metrics['accuracy'])} on {metrics['known_images']:,} known test images."]
+    found = metrics["scores"].get(header.score, {})
+    if found:
+        names = ", ".join(f"{text} {_percent(found[name])}" for name, text in COLUMNS.items())
+        unknown = f"{metrics['unknown_images']:,} unknown test images"
+        lines.append(f"- Known from unknown by score {header.score}: {names}, with {unknown}.")
+    lines += _decision(header, metrics)
+    return "\n".join([*lines, "", "Percent, with 95 % intervals in brackets."])
+
+
+def _decision(header: OnnxHeader, metrics: Mapping[str, Any]) -> list[str]:
+    """Measured at fit, so of no use where the file rejects by another rule."""
+    found = metrics.get("decision")
+    if not found or (found["score"], found["accept"]) != (header.score, header.accept) or header.per_class:
+        return []
+    text = f"- At the threshold: accepts {100 * found['known_accepted']:.1f} % of the known test images"
+    if "unknown_rejected" in found:
+        text += f", rejects {100 * found['unknown_rejected']:.1f} % of the unknown ones"
+    return [f"{text}."]
+
+
+def _threshold(header: OnnxHeader) -> str:
+    values = sorted(set(header.thresholds))
+    shown = f"{values[0]:.6g}" if len(values) == 1 else f"{values[0]:.6g} to {values[-1]:.6g}, by class"
+    return (
+        f"Rejects an image whose score {_code(header.score)} is above {shown}: {printable(header.note)}. "
+        "What is promised holds for images drawn as the held-out ones were, on average over held-out sets. "
+        "Of unknown images nothing is promised."
+    )
+
+
+def _parity(parity: Parity) -> str:
+    differ = parity.decisions_differ
+    decisions = "every decision the same" if not differ else f"{differ} decisions at the threshold differ"
+    return (
+        f"Compared on {parity.images:,} images ({parity.compared_on}) before the file was written: "
+        f"{decisions}; scores differ by at most {parity.score_difference:.1g} of their spread."
+    )
+
+
+def _limits(header: OnnxHeader, metrics: Mapping[str, Any] | None) -> str:
+    added = header.class_names[header.own_classes :]
+    lines = [
+        "- Not tested on other cameras, sizes, crops or times than those of its data, "
+        "nor against images made to deceive it.",
+        "- What it rejects depends on what it was tried on: other unknown classes can be harder.",
+        "- Probabilities are those of the network, before the threshold.",
+    ]
+    if metrics is None or not metrics["scores"]:
+        lines.append("- No figures on unknown classes.")
+    if added:
+        names = ", ".join(map(_code, added))
+        lines.append(f"- Added without training, and in none of the figures: {names}.")
+    return "\n".join(lines)
+
+
+def _usage(file: str, header: OnnxHeader, prototypes: bool) -> str:
+    side, sizes = header.image_size, {"own": header.own_classes, "all": len(header.class_names)}
+    named = OUTPUTS | (WITH_PROTOTYPES if prototypes else {})
+    outputs = "\n".join(f"- `{name}` {text.format(**sizes)}" for name, text in named.items())
+    return (
+        f"Input `images`: uint8 (B, {header.channels}, {side}, {side}), at least one. Outputs:\n\n"
+        f"{outputs}\n\nClass names and the rest are in the metadata of the file.\n\n"
+        f"```sh\npmal predict {shlex.quote(printable(file))} image.png\n```\n\n"
+        f"```python\n{SNIPPET.format(file=file)}```"
+    )
+
+
+def _code(text: str) -> str:
+    """As it is, in a code span, whatever is in it.
+
+    >>> _code("cat"), _code("a`b")
+    ('`cat`', '`` a`b ``')
+    """
+    text = printable(text)
+    runs = [len(run) for run in re.findall("`+", text)]
+    fence = "`" * (max(runs, default=0) + 1)
+    return f"{fence} {text} {fence}" if runs or not text.strip() else f"{fence}{text}{fence}"
+
+
+def _percent(estimate: Mapping[str, float]) -> str:
+    value, low, high = (100 * estimate[key] for key in ("value", "low", "high"))
+    return f"{value:.1f} [{low:.1f}, {high:.1f}]"
