@@ -269,6 +269,21 @@ def speed_fit_table() -> str:
     return "\n".join(lines)
 
 
+def service_table() -> str:
+    """Requests of one image, with micro-batches and without. Per processor second: of the server alone."""
+    lines = ["| | requests/s | per processor second | median ms | p99 ms |", "|---|---|---|---|---|"]
+    result = read_json(RESULTS / "service" / "cpu.json")
+    for name, row in result["rates"].items():
+        figures = (row["requests_per_s"], row["requests_per_processor_s"], row["median_ms"], row["p99_ms"])
+        lines.append(f"| {name}, {row['clients']} clients | {' | '.join(map(rounded, figures))} |")
+    load = result["load"]
+    rate, median, tail = map(rounded, (load["requests"] / load["seconds"], load["median_ms"], load["p99_ms"]))
+    lines.append(f"| good and bad mixed, {load['clients']} clients | {rate} | | {median} | {tail} |")
+    memory = f"{load['memory_mb'][0]:.0f} MB at the beginning, {load['memory_mb'][-1]:.0f} MB at the end"
+    compared = f"{load['good_images']:,} answers compared, {load['wrong']} wrong; {memory}."
+    return "\n".join([*lines, "", f"In {load['seconds']:.0f} s with {load['clients']} clients: {compared}"])
+
+
 def rounded(value: float) -> str:
     """Three digits of small figures, whole numbers of large ones."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
@@ -290,6 +305,7 @@ TABLES = {
     "speed threads": speed_threads_table,
     "speed profile": speed_profile_table,
     "speed fit": speed_fit_table,
+    "service": service_table,
 }
 
 

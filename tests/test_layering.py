@@ -46,6 +46,7 @@ SHELLS = {
     "cli_data",
     "cli_export",
     "cli_options",
+    "cli_serve",
     "estimator",
     "estimator_checks",
     "estimator_settings",

@@ -34,6 +34,7 @@ from pmal.cli_options import (
     start_session,
     start_shared_session,
 )
+from pmal.cli_serve import serve
 from pmal.config import (
     STAGES,
     TEMPERATURES,
@@ -306,6 +307,7 @@ def audit(
 
 app.command()(bench)
 app.command()(export)
+app.command()(serve)
 
 
 def _open_model(run: Path, rule: dict[str, Any], session: "Session", top: int) -> tuple[dict[str, Any], Any]:

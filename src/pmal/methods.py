@@ -25,6 +25,9 @@ class Method:
     paper: str = ""
 
 
+_RPL = "Chen et al., Learning Open Set Network with Discriminative Reciprocal Points, ECCV 2020"
+_ARPL = "Chen et al., Adversarial Reciprocal Points Learning for Open Set Recognition, TPAMI 2021"
+
 METHODS = {
     "pmal": Method(
         score="distance",
@@ -33,9 +36,14 @@ METHODS = {
         scores=("distance", "neighbors", "combined"),
         paper="Lu et al., PMAL: Open Set Recognition via Robust Prototype Mining, AAAI 2022",
     ),
+    "softmax": Method(paper="Vaze et al., A Good Closed-Set Classifier Is All You Need?, ICLR 2022"),
     "cpn": Method(
         head="cpn", paper="Yang et al., Convolutional Prototype Network for Open Set Recognition, TPAMI 2020"
     ),
+    "rpl": Method(score="probability", head="rpl", paper=_RPL),
+    "rpl++": Method(head="rpl++", paper=_RPL),
+    "arpl": Method(head="arpl", paper=_ARPL),
+    "arpl+cs": Method(head="arpl+cs", paper=_ARPL),
     "openmax": Method(
         score="openmax",
         final="openmax",
@@ -49,5 +57,4 @@ METHODS = {
         scores=("placeholder",),
         paper="Zhou et al., Learning Placeholders for Open-Set Recognition, CVPR 2021",
     ),
-    "softmax": Method(paper="Vaze et al., A Good Closed-Set Classifier Is All You Need?, ICLR 2022"),
 }

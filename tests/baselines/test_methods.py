@@ -47,3 +47,10 @@ def test_an_option_that_a_method_does_not_have_is_refused(method, session, tmp_p
     with pytest.raises(UsageError, match="no_such"):
         pipeline.fit(quick_config(method, method_options={"no_such": 1}), tmp_path / "run", session)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("options", [{"points": 1.5}, {"gamma": "high"}, {"weight": True}])
+def test_an_option_of_another_type_is_refused(options, session, tmp_path):
+    [(name, value)] = options.items()
+    with pytest.raises(UsageError, match=f"method_options.{name} = {value!r}: expected (int|float)"):
+        pipeline.fit(quick_config("cpn", method_options=options), tmp_path / "run", session)

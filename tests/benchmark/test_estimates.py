@@ -46,6 +46,11 @@ def test_without_a_cell_of_this_encoder_and_hardware_there_is_no_estimate(tmp_pa
     assert total([found], 1) == "1 of 1 cells to compute; 1 without an estimate"
 
 
+def test_what_needs_no_training_takes_no_time():
+    found = estimates([tiny("softmax"), tiny("openmax")], [])
+    assert [one.seconds for one in found] == [None, 0.0]
+
+
 def test_without_the_data_there_is_no_estimate(tmp_path):
     results, _ = made_up(tmp_path, measured(tiny(seed=9), 500.0)).results()
     [found] = estimates([tiny()], results, images=None)

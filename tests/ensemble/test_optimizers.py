@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from pmal.config import TrainingConfig
-from pmal.ensemble.optimizers import WeightAverage, learning_rate, make_optimizer
+from pmal.ensemble.optimizers import OwnAdam, WeightAverage, learning_rate, make_optimizer, set_rate
 from pmal.errors import UsageError
 
 
@@ -67,3 +67,58 @@ def test_a_short_training_is_not_all_warm_up():
     rates = [learning_rate(step, 10, config) for step in range(30)]
     assert rates.index(max(rates)) == 5
     assert rates[-1] < 0.01
+
+
+class Beside(OwnAdam):
+    """A part that is trained by its own Adam."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 1)
+
+
+def two_parts():
+    torch.manual_seed(0)
+    network = nn.ModuleList([nn.Linear(2, 1), Beside()])
+    return network, make_optimizer(network, TrainingConfig(learning_rate=0.1, weight_decay=0.01))
+
+
+def take_steps(network, optimizer, steps):
+    for step in steps:
+        set_rate(optimizer, 0.1 / (step + 1))
+        x = torch.randn(4, 2, generator=torch.Generator().manual_seed(step))
+        optimizer.zero_grad(set_to_none=True)
+        (network[0](x).square().mean() + network[1].layer(x).square().mean()).backward()
+        optimizer.step()
+
+
+def test_a_part_may_have_its_own_adam():
+    """The same as the recipe's optimizer and an Adam of constant rate, each by itself."""
+    network, joint = two_parts()
+    apart, _ = two_parts()
+    sgd = make_optimizer(apart[0], TrainingConfig(learning_rate=0.1, weight_decay=0.01))
+    adam = torch.optim.Adam(apart[1].parameters(), lr=2e-4, betas=(0.5, 0.999), fused=True)
+    for step in range(5):
+        take_steps(network, joint, [step])
+        set_rate(sgd, 0.1 / (step + 1))
+        x = torch.randn(4, 2, generator=torch.Generator().manual_seed(step))
+        for part, optimizer in ((apart[0], sgd), (apart[1].layer, adam)):
+            optimizer.zero_grad()
+            part(x).square().mean().backward()
+            optimizer.step()
+    for a, b in zip(network.parameters(), apart.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_joint_optimizer_goes_on_from_its_saved_state():
+    whole, optimizer = two_parts()
+    take_steps(whole, optimizer, range(6))
+    first, optimizer = two_parts()
+    take_steps(first, optimizer, range(3))
+    again, other = two_parts()
+    again.load_state_dict(first.state_dict())
+    other.load_state_dict({**other.state_dict(), "state": optimizer.state_dict()["state"]})
+    assert len(other.state_dict()["state"]) == 4
+    take_steps(again, other, range(3, 6))
+    for a, b in zip(whole.parameters(), again.parameters(), strict=True):
+        assert torch.equal(a, b)

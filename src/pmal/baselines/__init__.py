@@ -3,6 +3,6 @@
 Importing a module registers its heads; `pmal.methods` says which method has which.
 """
 
-from pmal.baselines import cpn, openmax, proser
+from pmal.baselines import arpl, cpn, openmax, proser, rpl
 
-__all__ = ["cpn", "openmax", "proser"]
+__all__ = ["arpl", "cpn", "openmax", "proser", "rpl"]

@@ -2,14 +2,16 @@
 
 Each class has n learned prototypes m_kj in embedding space, of which the nearest counts:
 
-    d_kj = |z - m_kj|^2 / D            logit_k = -gamma min_j d_kj
+    d_kj = |z - m_kj|^2                logit_k = -gamma min_j d_kj
     loss = cross entropy(logits, y) + weight min_j d_yj
 
 The first term is the paper's distance-based cross entropy, the second its prototype loss, which pulls samples
 to a prototype of their class. An image is rejected by its smallest distance, which is the score `logit`.
 
-What differs from the paper: distances are divided by the number of channels D, as in the public code of ARPL,
-so that gamma and weight mean the same for every encoder; the recipe is the one of all other methods.
+What differs from the paper: the recipe, which is the one of all other methods. With gamma = 0.5 prototypes
+learn as fast as the weights of a linear layer. (The public code of ARPL divides the distances of its version,
+GCPL, by the number of channels; under our recipes it then stays at chance for many epochs, and with a weight
+of 0.1 the classes are not drawn together enough for a distance to reject by.)
 
 B samples, K classes, n prototypes of each, D channels.
 """
@@ -20,18 +22,33 @@ from torch.nn.functional import cross_entropy
 
 from pmal.ensemble.classifier import Classifier
 from pmal.ensemble.heads import Head, HeadShape, register_head
+from pmal.errors import UsageError
+
+
+def random_points(shape: HeadShape, points: int = 1) -> nn.Parameter:
+    """Points near the origin, as in the public code of ARPL: (K, n, D)."""
+    if points < 1:
+        raise UsageError(f"method_options.points = {points}: must be 1 or more")
+    return nn.Parameter(0.1 * torch.randn(shape.classes, points, shape.features))
 
 
 def squared_distances(z_BD: Tensor, points_KnD: Tensor) -> Tensor:
-    """Mean over the channels of the squared difference to every point, (B, K, n).
+    """To every point, (B, K, n).
 
     >>> squared_distances(torch.tensor([[1.0, 0.0]]), torch.tensor([[[1.0, 2.0]], [[0.0, 0.0]]]))
-    tensor([[[2.0000],
-             [0.5000]]])
+    tensor([[[4.],
+             [1.]]])
     """
     points_PD = points_KnD.flatten(0, 1)
-    squares_BP = z_BD.square().sum(1, keepdim=True) + points_PD.square().sum(1) - 2 * z_BD @ points_PD.T
-    return squares_BP.view(len(z_BD), *points_KnD.shape[:2]) / points_KnD.shape[2]
+    dots_BP = products(z_BD, points_PD)
+    squares_BP = z_BD.to(dots_BP.dtype).square().sum(1, keepdim=True) + points_PD.square().sum(1)
+    return (squares_BP - 2 * dots_BP).view(len(z_BD), *points_KnD.shape[:2])
+
+
+def products(z_BD: Tensor, points_PD: Tensor) -> Tensor:
+    """In full precision: the difference of two large squares in a mixed one has few digits left."""
+    with torch.autocast(z_BD.device.type, enabled=False):
+        return z_BD.to(points_PD.dtype) @ points_PD.T
 
 
 @register_head("cpn")
@@ -41,16 +58,17 @@ class PrototypeNetworkHead(Head):
     points: prototypes per class. gamma: how sharp the distances are. weight: of the prototype loss.
     """
 
-    def __init__(self, shape: HeadShape, points: int = 1, gamma: float = 1.0, weight: float = 0.1) -> None:
+    def __init__(self, shape: HeadShape, points: int = 1, gamma: float = 0.5, weight: float = 0.1) -> None:
         super().__init__()
         self.gamma, self.weight = gamma, weight
-        self.points = nn.Parameter(0.1 * torch.randn(shape.classes, points, shape.features))
+        self.points = random_points(shape, points)
+
+    def distances(self, z_BD: Tensor) -> Tensor:
+        """To the nearest prototype of each class."""
+        return squared_distances(z_BD, self.points).amin(dim=2)
 
     def forward(self, z_BD: Tensor) -> Tensor:
-        # Not in mixed precision: the difference of two large squares has few digits left.
-        with torch.autocast(z_BD.device.type, enabled=False):
-            distances_BK = squared_distances(z_BD.float(), self.points).amin(dim=2)
-            logits_BK: Tensor = -self.gamma * distances_BK
+        logits_BK: Tensor = -self.gamma * self.distances(z_BD)
         return logits_BK
 
     def loss(
@@ -61,6 +79,7 @@ class PrototypeNetworkHead(Head):
         smoothing: float,
         parts: nn.Module | None,
     ) -> Tensor:
-        logits_BK: Tensor = self(model.encoder(views_BCHW))
-        own_B = -logits_BK.gather(1, labels_B[:, None]) / self.gamma
-        return cross_entropy(logits_BK, labels_B, label_smoothing=smoothing) + self.weight * own_B.mean()
+        distances_BK = self.distances(model.encoder(views_BCHW))
+        own_B = distances_BK.gather(1, labels_B[:, None])
+        known = cross_entropy(-self.gamma * distances_BK, labels_B, label_smoothing=smoothing)
+        return known + self.weight * own_B.mean()

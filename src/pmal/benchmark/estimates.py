@@ -51,6 +51,8 @@ def _estimate(
     hardware: Mapping[str, Any],
     count_images: Callable[[Cell], int | None],
 ) -> Estimate:
+    if not trainings:
+        return Estimate(0, 0.0)
     speed = usual_speed(cell, results, hardware)
     if speed is None:
         return Estimate(trainings, None, f"no cell of {cell.encoder} on this hardware yet")

@@ -134,12 +134,15 @@ def create_head(config: HeadConfig, shape: HeadShape) -> Head:
     if config.name not in _HEADS:
         raise unknown_name("head", config.name, _HEADS)
     make = _HEADS[config.name]
-    valid = [name for name in inspect.signature(make).parameters if name != "shape"]
-    for option in config.options:
+    valid = {n: p.default for n, p in inspect.signature(make).parameters.items() if n != "shape"}
+    for option, value in config.options.items():
         if not valid:
             raise UsageError(f"method_options.{option}: the head {config.name} takes no options")
         if option not in valid:
             raise unknown_name(f"option of {config.name}", option, valid)
+        kind = type(valid[option])
+        if type(value) not in ((int, float) if kind is float else (kind,)):
+            raise UsageError(f"method_options.{option} = {value!r}: expected {kind.__name__}")
     return make(shape, **config.options)
 
 

@@ -1,6 +1,7 @@
 """Optimizer, learning-rate schedule and weight averaging, by the names that recipes use."""
 
 import math
+from typing import Any
 
 import torch
 from torch import nn
@@ -8,9 +9,58 @@ from torch import nn
 from pmal.config import TrainingConfig
 from pmal.errors import unknown_name
 
+CONSTANT = "constant_rate"
+"""Marks a group of parameters that the schedule leaves alone."""
+
+
+class OwnAdam(nn.Module):
+    """A network that is trained by Adam at a constant rate, whatever the recipe says of the rest."""
+
+    adam_rate: float = 2e-4
+    adam_betas: tuple[float, float] = (0.5, 0.999)
+
+
+class JointOptimizer(torch.optim.Optimizer):
+    """Several optimizers as one. They share its groups and state, so that it alone is saved and loaded."""
+
+    def __init__(self, members: list[torch.optim.Optimizer]) -> None:
+        self.members = members
+        super().__init__([group for member in members for group in member.param_groups], {})
+        self._share()
+
+    def _share(self) -> None:
+        groups = iter(self.param_groups)
+        for member in self.members:
+            member.param_groups = [next(groups) for _ in member.param_groups]
+            member.state = self.state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        self._share()
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for member in self.members:
+            member.step()
+
 
 def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
-    parameters = [p for p in model.parameters() if p.requires_grad]
+    """The recipe's, joined by one for each part of the model that has its own."""
+    own = [module for module in model.modules() if isinstance(module, OwnAdam)]
+    elsewhere = {p for module in own for p in module.parameters()}
+    shared = [p for p in model.parameters() if p.requires_grad and p not in elsewhere]
+    recipe = _of_recipe(shared, config)
+    return JointOptimizer([recipe, *map(_own_adam, own)]) if own else recipe
+
+
+def _own_adam(module: OwnAdam) -> torch.optim.Optimizer:
+    parameters = list(module.parameters())
+    on_gpu = parameters[0].is_cuda
+    group = {"params": parameters, CONSTANT: True}
+    rate = torch.tensor(module.adam_rate, device=parameters[0].device) if on_gpu else module.adam_rate
+    return torch.optim.Adam([group], lr=rate, betas=module.adam_betas, fused=True, capturable=on_gpu)
+
+
+def _of_recipe(parameters: list[nn.Parameter], config: TrainingConfig) -> torch.optim.Optimizer:
     on_gpu = parameters[0].is_cuda
     # A rate that lives on the GPU can change between two replays of a captured step.
     rate = torch.tensor(config.learning_rate, device=parameters[0].device) if on_gpu else config.learning_rate
@@ -33,7 +83,10 @@ def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Opti
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Of every group whose rate is not its own."""
     for group in optimizer.param_groups:
+        if group.get(CONSTANT):
+            continue
         if torch.is_tensor(group["lr"]):
             group["lr"].fill_(rate)
         else:

@@ -1,0 +1,76 @@
+"""The command `pmal serve`."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pmal.cli_options import DeviceOption, JsonOption, start_session
+from pmal.config import Resources
+from pmal.errors import UsageError
+
+_NEEDED = ("fastapi", "uvicorn", "python_multipart")
+
+
+def serve(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or the model folder in it.")],
+    host: Annotated[str, typer.Option(help="Address to listen on. 0.0.0.0 lets everybody in.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 8000,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(help="Another name the service is called by. May be repeated.")
+    ] = None,
+    score: Annotated[str | None, typer.Option(help="Reject by another score.")] = None,
+    accept: Annotated[float | None, typer.Option(help="Share of known images to accept.")] = None,
+    per_class: Annotated[
+        bool | None, typer.Option("--per-class/--global", help="A threshold per class, or one for all.")
+    ] = None,
+    threshold: Annotated[float | None, typer.Option(help="Reject above this score, for all classes.")] = None,
+    max_body: Annotated[float, typer.Option(min=0.001, help="MiB of one request.")] = 16,
+    max_pixels: Annotated[float, typer.Option(min=0.001, help="Megapixels of one image.")] = 50,
+    max_images: Annotated[int, typer.Option(min=1, help="Images in one request.")] = 64,
+    queue: Annotated[int, typer.Option(min=1, help="Images that may wait; more are answered 503.")] = 256,
+    batch: Annotated[
+        int, typer.Option(min=0, max=256, help="Images the network sees at once. 0: by its size.")
+    ] = 0,
+    batch_wait: Annotated[float, typer.Option(min=0, help="Milliseconds to wait for a batch to fill.")] = 2,
+    device: DeviceOption = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """Answer over HTTP, with a page to try the model on. SIGHUP reads the model anew, SIGTERM ends in order.
+
+    Images are never stored.
+    """
+    _check_installed()
+    session = start_session(Resources(device=device), True, "the service has not started")
+
+    from pmal.serving.service import create_app
+    from pmal.serving.service_core import Service
+    from pmal.serving.service_model import model_loader
+    from pmal.serving.service_server import address_of, bind, leave_a_core, make_server
+    from pmal.serving.service_upload import Limits
+
+    if queue < max_images:
+        raise UsageError(f"--queue {queue} is less than --max-images {max_images}: raise it")
+    leave_a_core()
+    rule = {"score": score, "accept": accept, "per_class": per_class, "threshold": threshold}
+    load = model_loader(run, session.device, batch, **rule)  # type: ignore[arg-type]
+    limits = Limits(int(max_body * 2**20), int(max_pixels * 1e6), max_images, queue)
+    with bind(host, port) as listener:
+        service = Service(load, limits, wait_seconds=batch_wait / 1e3, say=_say)
+        served, url = service.served, address_of(listener)
+        about = {"url": url, "model": served.name, "batch": served.batch}
+        print(json.dumps(about) if as_json else f"{served.name}: {url} (Ctrl-C ends it)", flush=True)
+        make_server(create_app(service, host, allow_host or [])).run(sockets=[listener])
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _check_installed() -> None:
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UsageError(f"{missing[0]} is not installed: pip install 'pmal[serve]'")

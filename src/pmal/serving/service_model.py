@@ -1,0 +1,191 @@
+"""A model as the service holds it: ready to answer, with all that a client may ask about it."""
+
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pmal.data.decode import decode_fitted, encode_png
+from pmal.errors import DataError
+from pmal.rejection.model import OpenSetModel
+from pmal.rejection.thresholds import Threshold
+from pmal.serving.answer_rows import json_number, unicode_name
+from pmal.serving.bundle import describe_model, load_model
+from pmal.serving.bundle_record import thresholds_in_effect
+from pmal.serving.predict import (
+    check_takes_images,
+    describe_answers,
+    find_model,
+    model_header,
+    with_rule,
+)
+from pmal.serving.service_batching import answer_padded, batch_size
+
+RATES = (*(share / 100 for share in range(50, 100)), 0.995, 0.999)
+"""The acceptance rates that a client gets thresholds for."""
+BINS = 40
+
+
+@dataclass(frozen=True, eq=False)
+class ServedModel:
+    """One bundle in memory; a reload puts another in its place."""
+
+    model: OpenSetModel
+    name: str
+    fingerprint: str
+    batch: int
+    """Images that the network sees at once, always."""
+
+    @functools.cached_property
+    def header(self) -> dict[str, Any]:
+        """What stands beside every answer."""
+        about = model_header(self.model, Path())
+        del about["folder"]  # where it lies is nobody's business
+        return {"name": self.name, "fingerprint": self.fingerprint, **about}
+
+    @functools.cached_property
+    def about(self) -> dict[str, Any]:
+        """What /v1/model says."""
+        model, spec = self.model, self.model.classifier.spec
+        return {
+            **self.header,
+            "guaranteed": model.guarantee()[0],
+            "encoder": spec.encoder.name,
+            "image_size": spec.image_size,
+            "channels": spec.channels,
+            "classes": self._classes(),
+            "acceptance": _acceptance(model),
+            "known_scores": _histogram(model),
+        }
+
+    @functools.cached_property
+    def _starts(self) -> list[int]:
+        """Where the pictures of each class begin."""
+        return list(itertools.accumulate(map(len, self.model.gallery), initial=0))
+
+    def picture_path(self, k: int, rank: int) -> str | None:
+        """Of a prototype. The fingerprint makes it another path for another model: it can be kept."""
+        if self.model.pictures is None or not self.model.gallery:
+            return None
+        return f"v1/prototypes/{self.fingerprint[:16]}/{k}/{rank}.png"
+
+    def picture(self, fingerprint: str, k: int, rank: int) -> bytes | None:
+        """The PNG of a path that `picture_path` gave."""
+        model = self.model
+        if model.pictures is None or fingerprint != self.fingerprint[:16] or k >= len(model.gallery):
+            return None
+        if rank >= len(model.gallery[k]):
+            return None
+        return encode_png(model.pictures[self._starts[k] + rank].permute(1, 2, 0).numpy())
+
+    def decode(self, data: bytes, max_pixels: int) -> Tensor:
+        """The image as the network takes it, uint8 (C, H, W). Raises `BadImage`."""
+        spec = self.model.classifier.spec
+        pixels = decode_fitted(data, spec.image_size, spec.channels, max_pixels=max_pixels)
+        return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))
+
+    def answer(self, asked: Sequence[tuple[Tensor, str, int]]) -> list[dict[str, Any]]:
+        """What predict says about each image, its name and so many prototypes."""
+        found = answer_padded(self.model, [image for image, _, _ in asked], self.batch)
+        described = []
+        for answers, (_, name, top) in zip(found, asked, strict=True):
+            # One by one: the weights of prototypes, too, change their last bits with the number of images.
+            entry = describe_answers(self.model, answers, [name], top)[0]
+            k = int(answers.nearest)
+            ranks = {prototype.id: rank for rank, prototype in enumerate(self._members(k))}
+            for shown in entry["prototypes"]:
+                shown["picture"] = self.picture_path(k, ranks[shown["id"]])
+            described.append(entry)
+        return described
+
+    def _members(self, k: int) -> Sequence[Any]:
+        return self.model.gallery[k] if self.model.gallery else ()
+
+    def _classes(self) -> list[dict[str, Any]]:
+        model, own = self.model, len(self.model.classifier.spec.class_names)
+        rows = enumerate(zip(model.class_names, thresholds_in_effect(model), strict=True))
+        return [
+            {
+                "name": name,
+                "threshold": None if threshold is None else json_number(threshold),
+                "added": k >= own,
+                "prototypes": len(self._members(k)),
+                "picture": self.picture_path(k, 0) if self._members(k) else None,
+            }
+            for k, (name, threshold) in rows
+        ]
+
+
+def model_loader(
+    run: Path,
+    device: torch.device,
+    batch: int = 0,
+    *,
+    score: str | None = None,
+    accept: float | None = None,
+    per_class: bool | None = None,
+    threshold: float | None = None,
+) -> Callable[[], ServedModel]:
+    """What reads the bundle of a run, now and at every reload. Raises `PmalError` where it cannot be used."""
+
+    def load() -> ServedModel:
+        folder = find_model(run)
+        fingerprint = str(describe_model(folder)["fingerprint"])
+        model = load_model(folder, device)
+        if describe_model(folder)["fingerprint"] != fingerprint:
+            raise DataError(f"{folder}: another model was saved while this one was read: load it again")
+        check_takes_images(model)
+        rule = {"score": score, "accept": accept, "per_class": per_class, "threshold": threshold}
+        model = with_double_prototypes(with_rule(model, **rule))  # type: ignore[arg-type]
+        served = ServedModel(model, unicode_name(run.resolve().name), fingerprint, batch_size(model, batch))
+        _ = served.about  # now, and not while somebody waits
+        return served
+
+    return load
+
+
+def with_double_prototypes(model: OpenSetModel) -> OpenSetModel:
+    """The same answers: every use converts the prototypes to float64, and here each image is a use."""
+    if model.reference is None:
+        return model
+    table_KTD = model.reference.prototypes_KTD.double()
+    return replace(model, reference=replace(model.reference, prototypes_KTD=table_KTD))
+
+
+def _acceptance(model: OpenSetModel) -> dict[str, Any] | None:
+    """Thresholds for every rate, so that a client can decide anew without asking again."""
+    calibration, score, count = model.calibration, model.deciding_score(), len(model.class_names)
+    if calibration is None or score not in calibration.scores:
+        return None
+    rates = sorted({*RATES, model.rule.accept})
+    if model.rule.per_class and model.rule.threshold is None:
+        rows = [calibration.class_thresholds(score, rate, count) for rate in rates]
+        found = [list(column) for column in zip(*rows, strict=True)]
+        return {"rates": rates, "per_class": True, "thresholds": [_column(column) for column in found]}
+    column = [calibration.threshold(score, rate) for rate in rates]
+    return {"rates": rates, "per_class": False, "thresholds": [_column(column)]}
+
+
+def _column(thresholds: Sequence[Threshold]) -> list[float | str]:
+    return [json_number(threshold.value) for threshold in thresholds]
+
+
+def _histogram(model: OpenSetModel) -> dict[str, Any] | None:
+    """How the deciding score spreads over held-out known images."""
+    if model.calibration is None or model.rule.score not in model.calibration.scores:
+        return None
+    scores_N = model.calibration.scores[model.rule.score].double().numpy()
+    finite = scores_N[np.isfinite(scores_N)]
+    if not len(finite) or finite.min() == finite.max():
+        return None
+    # The last hundredth would leave the others no room on the scale; it counts in the last bin.
+    low, high = float(finite.min()), float(np.quantile(finite, 0.99))
+    high = high if high > low else float(finite.max())
+    counts, _ = np.histogram(finite.clip(max=high), bins=BINS, range=(low, high))
+    return {"low": low, "high": high, "counts": counts.tolist()}

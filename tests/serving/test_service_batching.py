@@ -1,0 +1,129 @@
+"""One shape for every batch, so that nobody's answer depends on the company; and the queue in front of it."""
+
+import asyncio
+import dataclasses
+
+import pytest
+import torch
+
+from pmal.rejection.model import Rule
+from pmal.serving import service_batching
+from pmal.serving.service_batching import MicroBatcher, answer_padded, batch_size, is_steady
+from tests.serving.tiny_model import make_model, pictures_of
+
+
+def same(a, b):
+    fields = [f.name for f in dataclasses.fields(a)]
+    return all(torch.equal(getattr(a, name), getattr(b, name)) for name in fields)
+
+
+@pytest.mark.parametrize("rule", [Rule("distance"), Rule("neighbors"), Rule("combined"), Rule("logit")])
+def test_padded_answers_have_the_same_bits_in_every_company_and_place(rule):
+    model, images = make_model(rule), list(pictures_of(0, 3)) + list(pictures_of(3, 5))
+    alone = [answer_padded(model, [image], 8)[0] for image in images]
+    for order in ([0, 1, 2, 3, 4, 5, 6, 7], [7, 0], [3, 3, 3, 1], [6, 5, 4, 3, 2, 1, 0]):
+        found = answer_padded(model, [images[i] for i in order], 8)
+        assert all(same(answer, alone[i]) for answer, i in zip(found, order, strict=True))
+
+
+def test_the_size_follows_the_work_of_one_image_and_not_the_clock(monkeypatch):
+    model = make_model()
+    monkeypatch.setitem(service_batching.WORK, "cpu", 1.0)
+    assert batch_size(model) == 1
+    monkeypatch.setitem(service_batching.WORK, "cpu", 1e15)
+    monkeypatch.setattr(service_batching, "LARGEST", 4)
+    assert batch_size(model) == 4
+    assert batch_size(model, 3) == 3
+
+
+def test_where_the_place_in_a_batch_matters_images_go_one_by_one():
+    model = make_model()
+
+    class Unsteady:
+        classifier = model.classifier
+
+        def answer(self, images):
+            found = model.answer(images)
+            found.score[0] += 1e-16 + found.score[0] * 1e-15
+            return found
+
+    assert is_steady(model, 4)
+    assert not is_steady(Unsteady(), 4)
+    assert batch_size(Unsteady(), 4) == 1
+
+
+class Log:
+    """What a worker was asked, batch by batch."""
+
+    def __init__(self):
+        self.batches = []
+
+    def __call__(self, model, images):
+        self.batches.append((model, images))
+        if "bad" in images:
+            raise ValueError("bad")
+        return [image.upper() for image in images]
+
+
+async def with_batcher(log, use, size=3, wait=0.02):
+    batcher = MicroBatcher(log, lambda model: size, wait)
+    await batcher.start()
+    try:
+        return await use(batcher)
+    finally:
+        await batcher.stop()
+
+
+def test_images_that_come_together_go_together_in_their_order():
+    log = Log()
+
+    async def use(batcher):
+        return await asyncio.gather(*(batcher.ask("m", letter) for letter in "abcde"))
+
+    assert asyncio.run(with_batcher(log, use)) == list("ABCDE")
+    assert log.batches == [("m", ["a", "b", "c"]), ("m", ["d", "e"])]
+
+
+def test_models_are_never_mixed():
+    log = Log()
+
+    async def use(batcher):
+        pairs = [("old", "a"), ("old", "b"), ("new", "c"), ("new", "d")]
+        return await asyncio.gather(*(batcher.ask(*pair) for pair in pairs))
+
+    assert asyncio.run(with_batcher(log, use)) == list("ABCD")
+    assert log.batches == [("old", ["a", "b"]), ("new", ["c", "d"])]
+
+
+def test_whoever_is_gone_is_passed_over():
+    log = Log()
+
+    async def use(batcher):
+        asked = [asyncio.ensure_future(batcher.ask("m", letter)) for letter in "abc"]
+        await asyncio.sleep(0)
+        asked[0].cancel()
+        asked[2].cancel()
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    found = asyncio.run(with_batcher(log, use))
+    assert found[1] == "B"
+    assert log.batches == [("m", ["b"])]
+
+
+def test_a_failure_reaches_its_batch_and_no_other():
+    log = Log()
+
+    async def use(batcher):
+        first = await asyncio.gather(batcher.ask("m", "bad"), batcher.ask("m", "a"), return_exceptions=True)
+        return first, await batcher.ask("m", "b"), batcher.alive
+
+    first, second, alive = asyncio.run(with_batcher(log, use))
+    assert [type(error) for error in first] == [ValueError, ValueError]
+    assert (second, alive) == ("B", True)
+
+
+def test_the_first_does_not_wait_longer_than_it_was_promised():
+    async def use(batcher):
+        return await asyncio.wait_for(batcher.ask("m", "a"), 5)
+
+    assert asyncio.run(with_batcher(Log(), use, size=100, wait=0.01)) == "A"

@@ -1,0 +1,99 @@
+"""What the service says of a model: enough to decide anew at any acceptance rate."""
+
+import dataclasses
+import json
+
+import pytest
+import torch
+
+from pmal.errors import UsageError
+from pmal.rejection.model import Rule
+from pmal.rejection.new_class import add_class
+from pmal.serving.bundle import save_model
+from pmal.serving.predict import with_rule
+from pmal.serving.service_model import RATES, model_loader
+from tests.serving.http_service import serve_model
+from tests.serving.tiny_model import CLASSES, make_model, pictures_of
+
+
+def with_added_class():
+    model = make_model()
+    images = pictures_of(3, 6)
+    z_ND = model.classifier.embed(images)[0].detach()
+    return add_class(model, "noise", z_ND, images, [f"n{i}.png" for i in range(6)])[0]
+
+
+MODELS = {
+    "pmal": make_model,
+    "softmax": lambda: make_model(Rule("logit"), prototypes=False),
+    "per class": lambda: make_model(Rule("distance", 0.8, per_class=True)),
+    "combined": lambda: make_model(Rule("combined", 0.6)),
+    "by hand": lambda: make_model(Rule("energy", threshold=-1.0)),
+    "not calibrated": lambda: make_model(Rule("distance", threshold=0.5), calibrated=False),
+    "added class": with_added_class,
+    "no gallery": lambda: dataclasses.replace(make_model(), gallery=(), pictures=None),
+    "accepts all": lambda: make_model(Rule("logit", 0.999), prototypes=False),
+}
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_every_kind_of_model_answers_and_describes_itself(kind):
+    served = serve_model(MODELS[kind]())
+    about = json.loads(json.dumps(served.about, allow_nan=False))
+    assert [entry["name"] for entry in about["classes"]][:3] == list(CLASSES)
+    asked = [(image, f"{i}.png", 3) for i, image in enumerate(pictures_of(0, 3))]
+    answers = served.answer(asked)
+    assert [answer["image"] for answer in answers] == ["0.png", "1.png", "2.png"]
+    json.dumps(answers, allow_nan=False)
+    for answer in answers:
+        for prototype in answer["prototypes"]:
+            assert (prototype["picture"] is None) == (served.model.pictures is None)
+
+
+@pytest.mark.parametrize("kind", ["pmal", "softmax", "per class", "combined", "by hand", "added class"])
+def test_thresholds_of_every_rate_are_those_that_predict_would_use(kind):
+    model = MODELS[kind]()
+    acceptance = serve_model(model).about["acceptance"]
+    assert acceptance["rates"] == sorted({*RATES, model.rule.accept})
+    assert acceptance["per_class"] == (kind == "per class")
+    for i in (0, 20, len(acceptance["rates"]) - 1):
+        limits = with_rule(model, accept=acceptance["rates"][i]).limits().tolist()
+        found = [float(column[i]) for column in acceptance["thresholds"]]
+        assert found == (limits if kind == "per class" else limits[:1])
+
+
+def test_no_calibration_no_other_rates():
+    about = serve_model(MODELS["not calibrated"]()).about
+    assert about["acceptance"] is about["known_scores"] is about["accept"] is None
+
+
+def test_known_scores_are_all_counted():
+    model = make_model()
+    shown = serve_model(model).about["known_scores"]
+    assert sum(shown["counts"]) == len(model.calibration.predictions)
+    assert shown["low"] == float(model.calibration.scores["distance"].min())
+
+
+def test_pictures_of_an_added_class_are_its_own():
+    served = serve_model(with_added_class())
+    about = served.about["classes"][3]
+    assert (about["name"], about["added"], about["prototypes"]) == (
+        "noise",
+        True,
+        len(served.model.gallery[3]),
+    )
+    image = served.decode(served.picture("f" * 16, 3, 0), 10_000)
+    assert torch.equal(image, served.model.pictures[9])
+    assert served.picture("f" * 16, 4, 0) is None
+
+
+def test_the_loader_reads_the_bundle_as_it_is_now(tmp_path):
+    save_model(tmp_path / "run" / "model", make_model())
+    load = model_loader(tmp_path / "run", torch.device("cpu"), accept=0.5)
+    first = load()
+    assert (first.name, first.header["accept"]) == ("run", 0.5)
+    save_model(tmp_path / "run" / "model", make_model(Rule("logit"), prototypes=False))
+    second = load()
+    assert second.fingerprint != first.fingerprint
+    with pytest.raises(UsageError, match="unknown score of this model"):
+        model_loader(tmp_path / "run", torch.device("cpu"), score="distanse")()

@@ -1,0 +1,194 @@
+"""The page in a browser: what people drop, see and move."""
+
+import dataclasses
+
+import pytest
+
+from pmal.rejection.model import Rule
+from tests.serving.digits_model import KNOWN, make_digits_model, read_digits
+from tests.serving.http_service import png, predict, running_model, serve_model
+from tests.serving.page_browser import browser, drop, open_page
+from tests.serving.tiny_model import make_model, pictures_of
+
+HOSTILE = ("<script>alert(1)</script>", "<img src=x onerror=alert(2)>", "3' \"&amp;")
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with browser() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def digits():
+    """The port of a service that knows four digits, and one file that it knows and one that it does not."""
+    test = read_digits("test", 12)
+    with running_model(serve_model(make_digits_model(), "digits")) as (_, port):
+        known = unknown = None
+        for label, file in zip(test.labels, test.files, strict=True):
+            (answer,) = predict(port, file).body["answers"]
+            if label in KNOWN and answer["class"] == str(label) and not known:
+                known = (file, str(label))
+            if label not in KNOWN and answer["class"] == "unknown" and not unknown:
+                unknown = (file, answer["nearest"])
+        yield port, known, unknown
+
+
+def text(page, name):
+    return page.inner_text(f"#{name}")
+
+
+def wait_for_answer(page, class_name):
+    page.wait_for_function(
+        "name => document.getElementById('verdict-class').textContent === name", arg=class_name
+    )
+
+
+def test_known_and_unknown_digits_and_the_slider(chromium, digits):
+    port, (known, name), (unknown, nearest) = digits
+    with open_page(chromium, f"http://127.0.0.1:{port}/") as page:
+        page.wait_for_selector("html[data-ready]")
+        drop(page, ("four.png", known))
+        wait_for_answer(page, name)
+        assert text(page, "verdict-kind").lower() == "known"
+        assert f"Known: class {name}." in page.text_content("#spoken")
+        assert page.locator("#prototypes li").count() == 5
+        assert page.evaluate("[...document.images].every((i) => i.hidden || !i.src || i.naturalWidth > 0)")
+        weights = [float(w.split()[0]) for w in page.locator("#prototypes .weight").all_inner_texts()]
+        assert weights == sorted(weights, reverse=True)
+        assert 99 < sum(weights) < 101
+
+        drop(page, ("other.png", unknown))
+        wait_for_answer(page, "unknown")
+        assert nearest in text(page, "verdict-why")
+        assert "1 known, 1 unknown" in text(page, "tally")
+
+        asked = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.focus("#rate")
+        page.keyboard.press("End")  # so much that everything is accepted
+        wait_for_answer(page, nearest)
+        assert "2 known, 0 unknown" in text(page, "tally")
+        page.keyboard.press("Home")
+        wait_for_answer(page, "unknown")
+        page.click("#rate-reset")
+        assert text(page, "rate-value") == "95 %"
+        assert not [url for url in asked if not url.startswith("blob:")], "the slider asked the service"
+
+
+def test_the_slider_decides_as_the_service_would(chromium, digits):
+    port, _, (unknown, _) = digits
+    (answer,) = predict(port, unknown).body["answers"]
+    with open_page(chromium, f"http://127.0.0.1:{port}/") as page:
+        page.wait_for_selector("html[data-ready]")
+        drop(page, ("a.png", unknown))
+        wait_for_answer(page, answer["class"])
+        found = page.evaluate(
+            """async () => {
+                const {acceptance} = await (await fetch("v1/model")).json();
+                const slider = document.getElementById("rate");
+                return acceptance.rates.map((rate, i) => {
+                    slider.value = i;
+                    slider.dispatchEvent(new Event("input"));
+                    return [acceptance.thresholds[0][i], document.getElementById("verdict").className];
+                });
+            }"""
+        )
+        for limit, shown in found:
+            assert ("known" in shown) == (answer["score"] <= float(limit))
+        assert {"known" in shown for _, shown in found} == {True, False}
+
+
+def test_prototypes_chosen_files_and_the_camera(chromium, digits):
+    port, (known, name), _ = digits
+    with open_page(chromium, f"http://127.0.0.1:{port}/") as page:
+        page.wait_for_selector("html[data-ready]")
+        page.click(".chip >> nth=1")  # a prototype of a class is recognized as that class
+        wait_for_answer(page, str(KNOWN[1]))
+        page.set_input_files("#file", [{"name": "a.png", "mimeType": "image/png", "buffer": known}])
+        wait_for_answer(page, name)
+        page.click("#camera")  # the browser's own picture of a camera
+        page.wait_for_function("() => document.getElementById('video').videoWidth > 0")
+        page.click("#shoot")
+        page.wait_for_function("() => document.querySelectorAll('#strip li').length === 3")
+        page.wait_for_selector("#result:not([hidden])")
+
+
+def test_names_are_text_and_nothing_else(chromium):
+    model = dataclasses.replace(make_model(Rule("distance", 0.8, per_class=True)), class_names=HOSTILE)
+    gallery = tuple(
+        tuple(dataclasses.replace(p, file=f"<b>{p.id}<b>") for p in members) for members in model.gallery
+    )
+    with (
+        running_model(serve_model(dataclasses.replace(model, gallery=gallery), "<i>run</i>")) as (_, port),
+        open_page(chromium, f"http://127.0.0.1:{port}/", 390, 844, "dark") as page,
+    ):
+        page.wait_for_selector("html[data-ready]")
+        drop(page, *((f"<u>{kind}</u>.png", png(kind)) for kind in range(3)))
+        wait_for_answer(page, HOSTILE[0])
+        assert text(page, "image-name") == "<u>0</u>.png"
+        assert "<i>run</i>" in text(page, "model-line")
+        assert "<b>" in page.inner_text("#prototypes")
+        page.wait_for_function("() => document.querySelectorAll('#strip .is-known').length === 3")
+        tags = "main script, main [onerror], main b, main i, main u"
+        assert page.locator(tags).count() == 0
+        wide = page.evaluate("document.documentElement.scrollWidth > innerWidth")
+        assert not wide, "the page is wider than the phone"
+
+
+def test_another_model_takes_over(chromium):
+    first, second = serve_model(make_model(), "first"), make_model(Rule("logit"), prototypes=False)
+    with (
+        running_model(first) as (service, port),
+        open_page(chromium, f"http://127.0.0.1:{port}/") as page,
+    ):
+        page.wait_for_selector("html[data-ready]")
+        drop(page, ("a.png", png(0)), ("b.png", png(1)))
+        page.wait_for_function("() => document.querySelectorAll('#strip .is-known').length === 2")
+        service.served = serve_model(second, "second", "e" * 64)
+        drop(page, ("c.png", png(2)))
+        page.wait_for_function("() => document.getElementById('model-line').textContent.startsWith('second')")
+        page.wait_for_selector("#no-prototypes:not([hidden])")
+        assert page.locator("#strip li").count() == 1, "answers of the first model are still shown"
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        make_model(Rule("logit"), prototypes=False),
+        make_model(Rule("logit", threshold=0.0), prototypes=False, calibrated=False),
+        make_model(Rule("distance", threshold=1e9)),
+    ],
+    ids=["softmax", "without calibration", "set by hand"],
+)
+def test_other_models(chromium, model):
+    served = serve_model(model)
+    with running_model(served) as (_, port), open_page(chromium, f"http://127.0.0.1:{port}/") as page:
+        page.wait_for_selector("html[data-ready]")
+        (expected,) = served.answer([(pictures_of(0, 1, 7)[0], "a", 1)])
+        drop(page, ("a.png", png(0)))
+        wait_for_answer(page, expected["class"])
+        assert page.is_visible("#rate-block") == (model.calibration is not None)
+        assert page.is_visible("#no-prototypes") == (model.reference is None)
+        if model.rule.threshold is not None and model.calibration is not None:
+            assert text(page, "rate-value") == "own threshold"
+            page.focus("#rate")
+            page.keyboard.press("Home")
+            assert text(page, "rate-value") == "50 %"
+
+
+def test_bad_files_are_told(chromium, digits):
+    port, _, _ = digits
+    # The browser itself logs every answer of 400 and more.
+    with open_page(chromium, f"http://127.0.0.1:{port}/", allowed="status of 422") as page:
+        page.wait_for_selector("html[data-ready]")
+        drop(page, ("notes.txt", b"hello"))
+        page.wait_for_selector("#problem:not([hidden])")
+        assert text(page, "problem") == "notes.txt: not a JPEG, PNG, WebP, BMP, GIF, TIFF or PPM image"
+
+
+def test_the_api_page_needs_no_other_site(chromium, digits):
+    port, _, _ = digits
+    with open_page(chromium, f"http://127.0.0.1:{port}/docs") as page:
+        page.wait_for_selector(".path")
+        assert "multipart/form-data" in page.inner_text("#docs")
