@@ -2,9 +2,10 @@
 
     python benchmarks/inference_prototypes.py RUN... [--per-class 10 20 50 100]
 
-For finished pmal runs: prototypes are mined again from the run's embeddings, more of them (the first ones
-are those of the training, because Algorithm 1 adds one after another), and embedded by the final network.
-AUROC of the smallest distance, by the attended set and by the nearest prototype, beside that of `neighbors`.
+For finished pmal runs (of `pmal fit`, or `pmal benchmark --keep`): prototypes are mined again from the run's
+embeddings, more of them (the first ones are those of the training, because Algorithm 1 adds one after
+another), and embedded by the final network. AUROC of the smallest distance, by the attended set and by the
+nearest prototype, beside that of `neighbors`.
 Writes one JSON into benchmarks/results/prototypes/.
 """
 

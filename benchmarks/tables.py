@@ -4,6 +4,7 @@ python benchmarks/tables.py            # print them
 python benchmarks/tables.py --write    # put them into README.md and docs/*.md, between their marks
 """
 
+import functools
 import re
 import statistics
 import sys
@@ -11,49 +12,23 @@ from collections import defaultdict
 from pathlib import Path
 
 from pmal._runtime.files import read_json, write_text
+from pmal.benchmark.ledger import Ledger
+from pmal.benchmark.tables import COMMON_SCORES as SCORES
+from pmal.benchmark.tables import methods_tables, paired_tables, paper_tables, render
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-SCORES = ("probability", "logit", "energy", "distance", "neighbors", "combined")
-
-
-def open_set_table() -> str:
-    """Every method, data set and recipe that was run: mean and deviation over splits and seeds."""
-    groups = defaultdict(list)
-    for file in sorted(RESULTS.glob("softmax/*.json")) + sorted(RESULTS.glob("pmal/*.json")):
-        result = read_json(file)
-        about = result["about"]
-        family = about["split"].split("/")[0]
-        phases = (
-            f"{about['epochs']} + {about['epochs']}" if about["method"] == "pmal" else f"{about['epochs']}"
-        )
-        recipe = ", ".join([about["encoder"], result["recipe"], *result.get("settings", [])])
-        groups[about["source"], family, recipe, about["method"], phases].append(result)
-    lines = [
-        "| data, family and splits | encoder, recipe | method, epochs | ACC "
-        f"| AUROC {' | AUROC '.join(SCORES)} |",
-        f"|{'---|' * (4 + len(SCORES))}",
-    ]
-    for (source, family, recipe, method, phases), results in sorted(groups.items()):
-        splits = ", ".join(sorted({r["about"]["split"].split("/")[1] for r in results}))
-        seeds = ", ".join(sorted({str(r["about"]["seed"]) for r in results}))
-        columns = [[r["accuracy"] for r in results]]
-        columns += [[r["scores"][s]["auroc"] for r in results if s in r["scores"]] for s in SCORES]
-        figures = " | ".join(mean_and_deviation(column) for column in columns)
-        where = f"{source}, {family} {splits}; seed {seeds}"
-        lines.append(f"| {where} | {recipe} | {method}, {phases} | {figures} |")
-    return "\n".join(lines)
-
-
-def mean_and_deviation(estimates) -> str:
-    values = [100 * estimate["value"] for estimate in estimates]
-    if not values:
-        return ""
-    deviation = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):.1f}{deviation}"
+def benchmark_table(chosen: str) -> str:
+    """What `pmal benchmark table` prints, as Markdown: methods, paired, or tables of the paper."""
+    results, _ = Ledger(RESULTS).results()
+    if chosen in ("methods", "paired"):
+        return render({"methods": methods_tables, "paired": paired_tables}[chosen](results), "markdown")
+    tables, _ = paper_tables(Ledger(RESULTS))
+    wanted = int(chosen) if chosen.isdecimal() else None
+    return render([table for table in tables if table.number == wanted], "markdown")
 
 
 def quality_table() -> str:
@@ -315,7 +290,8 @@ def rounded(value: float) -> str:
 
 
 TABLES = {
-    "methods": open_set_table,
+    **{name: functools.partial(benchmark_table, name) for name in ("methods", "paired")},
+    **{f"paper {name}": functools.partial(benchmark_table, name) for name in (*"12345", "text")},
     "quality": quality_table,
     "mining": mining_table,
     "search": search_table,

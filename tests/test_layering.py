@@ -42,6 +42,7 @@ SHELLS = {
     "bench_training",
     "cli",
     "cli_bench",
+    "cli_benchmark",
     "cli_data",
     "cli_export",
     "cli_options",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pmal.cli_bench import bench
+from pmal.cli_benchmark import benchmark_app
 from pmal.cli_data import data_app
 from pmal.cli_export import export, open_exported
 from pmal.cli_options import (
@@ -60,6 +61,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(data_app, name="data")
+app.add_typer(benchmark_app, name="benchmark")
 
 
 @app.command()

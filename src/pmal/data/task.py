@@ -51,7 +51,7 @@ def open_task(config: DataConfig, data_root: str | None) -> Task:
 def choose_split(source: Source, config: DataConfig) -> Split:
     """The split that the settings ask for, or the customary one for this source."""
     published = list_families(source.name) if source.name in list_sets() else ()
-    family = config.family if config.family != "auto" else _customary_family(published, config)
+    family = config.family if config.family != "auto" else customary_family(published, config)
     names = source.train.class_names
     _check_choice(family, config)
     if family in published:
@@ -129,7 +129,7 @@ def limited(samples: Samples, limit: int) -> Samples:
     return samples.at(keep)
 
 
-def _customary_family(published: tuple[str, ...], config: DataConfig) -> str:
+def customary_family(published: tuple[str, ...], config: DataConfig) -> str:
     if config.known:
         return "named"
     if config.num_known:

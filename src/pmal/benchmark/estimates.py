@@ -1,0 +1,118 @@
+"""How long the cells of a plan will take, from the speed of cells that are in the ledger."""
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pmal.benchmark.cells import Cell
+from pmal.benchmark.grid import Planned
+from pmal.benchmark.ledger import Result
+from pmal.benchmark.shared import Key, classifier_keys
+from pmal.methods import METHODS
+
+_HARDWARE = ("gpu", "machine", "threads")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Trainings that a cell still needs, and their seconds. None: nothing to go by."""
+
+    trainings: int
+    seconds: float | None
+    because: str = ""
+
+
+def estimate_cells(
+    planned: Sequence[Planned],
+    results: Sequence[Result],
+    hardware: Mapping[str, Any],
+    *,
+    device: str,
+    trained: Callable[[Key], bool],
+    count_images: Callable[[Cell], int | None],
+) -> list[Estimate]:
+    """In the order of the plan: what an earlier cell trains, a later one does not."""
+    done: set[Key] = set()
+    found = []
+    for one in planned:
+        keys = classifier_keys(one.cell.config(), device)
+        new = [key for key in keys if key not in done and not trained(key)]
+        done.update(keys)
+        trainings = len(new) + METHODS[one.cell.method].second
+        found.append(_estimate(one.cell, trainings, results, hardware, count_images))
+    return found
+
+
+def _estimate(
+    cell: Cell,
+    trainings: int,
+    results: Sequence[Result],
+    hardware: Mapping[str, Any],
+    count_images: Callable[[Cell], int | None],
+) -> Estimate:
+    if not trainings:
+        return Estimate(0, 0.0)
+    speed = usual_speed(cell, results, hardware)
+    if speed is None:
+        return Estimate(trainings, None, f"no cell of {cell.encoder} on this hardware yet")
+    images = count_images(cell)
+    if images is None:
+        return Estimate(trainings, None, "the data are not here")
+    return Estimate(trainings, trainings * cell.epochs * images / speed)
+
+
+def usual_speed(cell: Cell, results: Sequence[Result], hardware: Mapping[str, Any]) -> float | None:
+    """Median images per second of the cells most like this one: encoder and hardware are always the same."""
+    alike = [
+        result
+        for result in results
+        if result.cell.encoder == cell.encoder
+        and "images_per_s_median" in result.record
+        and not result.record.get("beside")
+        and _same_hardware(result.record.get("manifest", {}).get("hardware", {}), hardware)
+    ]
+    for names in (("method", "source"), ("source",), ()):
+        chosen = [r for r in alike if all(getattr(r.cell, n) == getattr(cell, n) for n in names)]
+        if chosen:
+            return float(statistics.median(r.record["images_per_s_median"] for r in chosen))
+    return None
+
+
+def _same_hardware(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return all(one.get(name) == other.get(name) for name in _HARDWARE)
+
+
+def duration(seconds: float) -> str:
+    """For people.
+
+    >>> duration(42.4), duration(754), duration(7300)
+    ('42 s', '12 min 34 s', '2 h 01 min')
+    """
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def describe(estimate: Estimate | None) -> str:
+    """Of one cell; None: there is nothing to do.
+
+    >>> describe(None), describe(Estimate(1, 65.0))
+    ('in the ledger', '1 training, 1 min 05 s')
+    """
+    if estimate is None:
+        return "in the ledger"
+    trainings = f"{estimate.trainings} training{'s' * (estimate.trainings != 1)}"
+    if estimate.seconds is None:
+        return f"{trainings}, no estimate ({estimate.because})"
+    return f"{trainings}, {duration(estimate.seconds)}"
+
+
+def total(estimates: Sequence[Estimate], planned: int) -> str:
+    """Of all cells."""
+    known = [estimate.seconds for estimate in estimates if estimate.seconds is not None]
+    missing = len(estimates) - len(known)
+    text = f"{len(estimates)} of {planned} cells to compute"
+    text += f": {duration(sum(known))} of training" if known else ""
+    return text + (f"; {missing} without an estimate" if missing else "")

@@ -1,0 +1,169 @@
+"""From what a user asks for to the list of cells. Everything is checked here, before anything runs."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pmal.benchmark.ablations import find_grid, measure_of
+from pmal.benchmark.cells import Cell, make_cell, plain_settings
+from pmal.benchmark.methods import LONG, method_names
+from pmal.config import RunConfig, build, merge, parse_assignment, read_recipe
+from pmal.data.protocols import get_split, list_families, list_sets, splits
+from pmal.data.sources.registry import is_named, open_source
+from pmal.data.task import OWN_FAMILIES, customary_family
+from pmal.errors import UsageError, unknown_name
+
+
+@dataclass(frozen=True)
+class Request:
+    """The axes of a grid, as the user names them."""
+
+    methods: str | None = None
+    data: str = "sample"
+    family: str = "auto"
+    splits: str = "0"
+    seeds: str = "0"
+    encoder: str | None = None
+    recipe: str | None = None
+    epochs: int | None = None
+    settings: Sequence[str] = ()
+    grid: str | None = None
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A cell that was asked for."""
+
+    cell: Cell
+    grid: str | None = None
+    """The ablation that it is a variation of."""
+    base: tuple[str, ...] | None = None
+    """The settings that it varies."""
+
+    @property
+    def command(self) -> str:
+        return self.cell.command(self.grid, self.base)
+
+
+def plan(request: Request) -> list[Planned]:
+    """Every cell once, data set by data set; those that share a training stand together."""
+    from pmal.encoders import list_encoders
+    from pmal.pipeline import check_config
+
+    methods, variants, seeds = _methods(request), _variants(request), whole_numbers(request.seeds, "--seeds")
+    if request.encoder and "/" not in request.encoder and request.encoder not in list_encoders():
+        raise unknown_name("encoder", request.encoder, list_encoders())
+    found: dict[Cell, Planned] = {}
+    for source, family, split in _problems(request):
+        usual = plain_settings(request.recipe or usual_recipe(source), request.settings)
+        for seed, settings, method in itertools.product(seeds, variants, methods):
+            cell = _cell(request, method, (source, family, split), seed, settings)
+            check_config(cell.config())
+            varied = request.grid is not None and cell.settings != usual
+            found.setdefault(cell, Planned(cell, request.grid, usual) if varied else Planned(cell))
+    return list(found.values())
+
+
+def _cell(
+    request: Request, method: str, problem: tuple[str, str, int], seed: int, settings: tuple[str, ...]
+) -> Cell:
+    source, family, split = problem
+    long = method == LONG
+    recipe = request.recipe or usual_recipe(source)
+    epochs = request.epochs or build(RunConfig, read_recipe(recipe)).training.epochs
+    return make_cell(
+        "softmax" if long else method,
+        source,
+        family,
+        split,
+        seed,
+        recipe=recipe,
+        encoder=request.encoder,
+        epochs=2 * epochs if long else epochs,
+        settings=settings,
+        measure=measure_of(request.grid),
+    )
+
+
+def usual_recipe(source: str) -> str:
+    return "sample" if source == "sample" else "strong"
+
+
+def _methods(request: Request) -> list[str]:
+    usual = "pmal" if request.grid else "softmax,pmal"
+    if request.grid and request.methods not in (None, "pmal"):
+        raise UsageError(f"--grid {request.grid} varies settings of pmal: leave --methods out")
+    given = words(request.methods or usual)
+    names = [name for name in method_names() if name != LONG] if given == ["all"] else given
+    for name in names:
+        if name not in method_names():
+            raise unknown_name("method", name, method_names())
+    return names
+
+
+def _variants(request: Request) -> list[tuple[str, ...]]:
+    """The settings of each variant of the grid, or those of the request alone."""
+    base = tuple(request.settings)
+    sweeps = find_grid(request.grid) if request.grid else ()
+    return [base + variant.settings for sweep in sweeps for variant in sweep.variants] or [base]
+
+
+def _problems(request: Request) -> Iterator[tuple[str, str, int]]:
+    """Data set, family and split."""
+    for source in words(request.data):
+        if not is_named(source) and not Path(source).expanduser().exists():
+            open_source(source, None)  # says what is wrong with the name
+        family = resolve_family(source, request)
+        for split in _splits(source, family, request.splits):
+            yield source, family, split
+
+
+def resolve_family(source: str, request: Request) -> str:
+    """The family that is meant, by its name."""
+    published = list_families(source) if source in list_sets() else ()
+    recipe = read_recipe(request.recipe or usual_recipe(source))
+    data = build(RunConfig, merge(recipe, *map(parse_assignment, request.settings))).data
+    family = customary_family(published, data) if request.family == "auto" else request.family
+    if family not in (*published, *OWN_FAMILIES):
+        raise unknown_name(f"split family of {source}", family, [*published, *OWN_FAMILIES])
+    return family
+
+
+def _splits(source: str, family: str, text: str) -> list[int]:
+    published = source in list_sets() and family in list_families(source)
+    if text == "all":
+        return list(range(len(splits(source, family)))) if published else [0]
+    wanted = whole_numbers(text, "--splits")
+    for index in wanted:
+        if published:
+            get_split(source, family, index)
+        elif index and family in ("named", "all"):
+            raise UsageError(f"--splits {text}: family '{family}' has split 0 only")
+    return wanted
+
+
+def words(text: str) -> list[str]:
+    """A list in one option, separated by commas.
+
+    >>> words("softmax, pmal")
+    ['softmax', 'pmal']
+    """
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def whole_numbers(text: str, option: str) -> list[int]:
+    """Numbers and ranges.
+
+    >>> whole_numbers("0,2-4", "--splits")
+    [0, 2, 3, 4]
+    """
+    found: list[int] = []
+    for word in words(text):
+        first, dash, last = word.partition("-")
+        if not (first.isdecimal() and (last.isdecimal() if dash else True)):
+            raise UsageError(f"{option} {text}: write whole numbers such as 0,2,4 or 0-4")
+        found += range(int(first), int(last if dash else first) + 1)
+    if not found:
+        raise UsageError(f"{option} {text}: names nothing: write whole numbers such as 0,2,4 or 0-4")
+    return list(dict.fromkeys(found))

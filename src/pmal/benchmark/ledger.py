@@ -1,0 +1,97 @@
+"""The results: one JSON file per cell. What is there is never computed twice, and never changed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pmal._runtime.files import make_folder, read_json, write_json
+from pmal.benchmark.cells import FIT, FLUCTUATION, Cell, cell_of
+from pmal.benchmark.methods import epochs_text
+from pmal.errors import DataError
+from pmal.methods import METHODS
+
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Result:
+    """A record of the ledger and the cell that it is about."""
+
+    cell: Cell
+    record: Record
+
+    @property
+    def score(self) -> str:
+        """The score that the method rejects by when nothing else is asked."""
+        if "score" in self.record:
+            return str(self.record["score"])
+        # Of earlier versions, which had no other methods and no other rule.
+        return METHODS[self.cell.method].score
+
+    @property
+    def epochs(self) -> str:
+        return epochs_text(self.cell.method, self.cell.epochs)
+
+    def accuracy(self) -> float:
+        return float(self.record["accuracy"]["value"])
+
+    def auroc(self, score: str) -> float | None:
+        """None: the run has no such score."""
+        row = self.record["scores"].get(score)
+        return None if row is None else float(row["auroc"]["value"])
+
+
+class Ledger:
+    """A folder of records, by the names of their cells."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def path(self, cell: Cell) -> Path:
+        return self.folder / f"{cell.name}.json"
+
+    def read(self, cell: Cell) -> Result | None:
+        """None where there is no such cell yet. A broken file is a `DataError`."""
+        path = self.path(cell)
+        if not path.exists():
+            return None
+        found = read_result(path)
+        if found.cell != cell:
+            raise DataError(f"{path}: holds another cell than its name says")
+        return found
+
+    def write(self, cell: Cell, record: Record) -> Path:
+        path = self.path(cell)
+        make_folder(path.parent)
+        write_json(path, record)
+        return path
+
+    def results(self, measure: str = FIT) -> tuple[list[Result], list[str]]:
+        """Every readable record, and a line for every other."""
+        found, broken = [], []
+        # Other measurements lie beside them.
+        folders = sorted(METHODS) if measure == FIT else [measure]
+        for path in (path for name in folders for path in sorted(self.folder.glob(f"{name}/*.json"))):
+            try:
+                found.append(read_result(path))
+            except DataError as error:
+                broken.append(str(error))
+        return found, broken
+
+
+def read_result(path: Path) -> Result:
+    """One file of the ledger."""
+    record = read_json(path)
+    try:
+        cell = cell_of(record)
+        needed = ("share_equal",) if cell.measure == FLUCTUATION else ("accuracy", "scores")
+        complete = all(name in record for name in needed)
+        if complete and cell.measure == FIT:
+            Result(cell, record).accuracy()
+            [row["auroc"]["value"] + 0.0 for row in record["scores"].values()]
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError):
+        complete = False
+    if not complete:
+        raise DataError(f"{path}: not a record of the benchmark: run its cell again, or delete it")
+    return Result(cell, record)

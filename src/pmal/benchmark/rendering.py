@@ -1,0 +1,139 @@
+"""Tables as Markdown, CSV and text. Figures are in percent."""
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pmal.benchmark.paper import Printed
+from pmal.benchmark.statistics import Difference, Mean
+from pmal.reporting.tables import align
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Our figure and the paper's, where there is one."""
+
+    ours: Mean | None
+    paper: Printed | None
+
+    @property
+    def difference(self) -> float | None:
+        return None if self.ours is None or self.paper is None else self.ours.value - self.paper.value
+
+
+Entry = str | Mean | Difference | Beside | None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under heads. All figures of a column belong to one family of splits."""
+
+    title: str
+    family: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[Entry, ...], ...]
+    notes: tuple[str, ...] = ()
+    number: int | None = None
+    """Which of the paper's tables it is."""
+
+    @property
+    def caption(self) -> str:
+        return f"{self.title}; family={self.family}"
+
+
+def render(tables: Sequence[Table], form: str) -> str:
+    """markdown, csv or terminal; one below the other."""
+    if not tables:
+        return "nothing in the ledger yet"
+    parts = {"markdown": _markdown, "csv": _csv, "terminal": _terminal}
+    return "\n\n".join(parts[form](table) for table in tables)
+
+
+def _markdown(table: Table) -> str:
+    lines = ["| " + " | ".join(table.heads) + " |", "|" + "---|" * len(table.heads)]
+    lines += ["| " + " | ".join(_text(entry) for entry in row) + " |" for row in table.rows]
+    notes = [f"{note}" for note in table.notes]
+    return "\n\n".join([f"**{table.caption}**", "\n".join(lines), *notes])
+
+
+def _terminal(table: Table) -> str:
+    rows = [list(table.heads), *([_text(entry) for entry in row] for row in table.rows)]
+    return "\n".join([table.caption, align(rows), *table.notes])
+
+
+def _csv(table: Table) -> str:
+    """Every figure in a column of its own; the family is the second column."""
+    kinds = [_kind([row[i] for row in table.rows]) for i in range(len(table.heads))]
+    columns = zip(table.heads, kinds, strict=True)
+    heads = [word for head, kind in columns for word in _PARTS[kind](head)]
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["table", "family", *heads])
+    for row in table.rows:
+        cells = [word for entry, kind in zip(row, kinds, strict=True) for word in _numbers(entry, kind)]
+        writer.writerow([table.title, table.family, *cells])
+    return out.getvalue().rstrip("\n")
+
+
+_PARTS = {
+    str: lambda head: [head],
+    Mean: lambda head: [head, f"{head} deviation", f"{head} cells"],
+    Difference: lambda head: [head, f"{head} low", f"{head} high", f"{head} splits"],
+    Beside: lambda head: [
+        head,
+        f"{head} deviation",
+        f"{head} cells",
+        f"{head} paper",
+        f"{head} difference",
+    ],
+}
+
+
+def _kind(entries: Sequence[Entry]) -> type:
+    return next((type(entry) for entry in entries if entry is not None), str)
+
+
+def _numbers(entry: Entry, kind: type) -> list[str]:
+    if entry is None:
+        return [""] * len(_PARTS[kind](""))
+    if isinstance(entry, Mean):
+        return [_plain(entry.value), _plain(entry.deviation), str(entry.cells)]
+    if isinstance(entry, Difference):
+        return [*map(_plain, (entry.value, entry.low, entry.high)), str(entry.splits)]
+    if isinstance(entry, Beside):
+        ours = _numbers(entry.ours, Mean)
+        return [*ours, _plain(entry.paper.value if entry.paper else None), _plain(entry.difference)]
+    return [entry]
+
+
+def _signed(value: float) -> str:
+    return f"{round(value, 1) + 0.0:+.1f}"  # not -0.0
+
+
+def _plain(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"
+
+
+def _text(entry: Entry) -> str:
+    if entry is None:
+        return ""
+    if isinstance(entry, Mean):
+        deviation = "" if entry.deviation is None else f" ± {entry.deviation:.1f}"
+        return f"{entry.value:.1f}{deviation}"
+    if isinstance(entry, Difference):
+        bounds = (entry.low, entry.high)
+        interval = ", ".join(_signed(bound) for bound in bounds if bound is not None)
+        return _signed(entry.value) + (f" [{interval}]" if interval else "")
+    if isinstance(entry, Beside):
+        return _beside(entry)
+    return entry
+
+
+def _beside(entry: Beside) -> str:
+    """Such as `90.4 ± 1.2 (n=5), paper 94.6: -4.2`: ours, the paper's, the difference."""
+    paper = "" if entry.paper is None else f"paper {entry.paper.value:.1f}{'*' * entry.paper.own}"
+    if entry.ours is None:
+        return paper
+    ours = f"{_text(entry.ours)} (n={entry.ours.cells})"
+    return ours if entry.difference is None else f"{ours}, {paper}: {_signed(entry.difference)}"

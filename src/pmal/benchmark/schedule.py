@@ -1,0 +1,153 @@
+"""The cells of a plan, one after another or several at a time, each in a process of its own then.
+
+A cell waits while another one trains a classifier that it needs. A cell that fails is told of in one line,
+and the others go on.
+"""
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+from typing import TYPE_CHECKING, Any
+
+from pmal._runtime.devices import choose_device
+from pmal._runtime.progress import Display, Lines
+from pmal._runtime.session import Session, open_session
+from pmal._runtime.signals import raise_on_signals
+from pmal.benchmark.grid import Planned
+from pmal.benchmark.running import Places, run_cell
+from pmal.benchmark.shared import Key, classifier_keys
+from pmal.benchmark.watching import Named
+from pmal.config import Resources
+from pmal.errors import DataError, Interrupted, PmalError
+
+if TYPE_CHECKING:
+    from multiprocessing.sharedctypes import SynchronizedArray
+
+GO_ON = "run the same command again to go on where it stopped"
+_LOOK_SECONDS = 0.5
+"""How often those that wait look whether the classifier that they need is there."""
+
+
+def missing_cells(planned: Sequence[Planned], places: Places, display: Display) -> list[Planned]:
+    """What is not in the ledger. A broken record is reported, and counts as missing."""
+    missing = []
+    for one in planned:
+        try:
+            found = places.ledger.read(one.cell)
+        except DataError as error:
+            display.say(f"{error}; it is computed again")
+            found = None
+        if found is None:
+            missing.append(one)
+    return missing
+
+
+def run_one_by_one(planned: Sequence[Planned], places: Places, session: Session) -> list[str]:
+    """The names of the cells that failed."""
+    failed = []
+    for number, one in enumerate(planned, 1):
+        session.display.say(f"cell {number} of {len(planned)}: {one.cell.name}")
+        try:
+            run_cell(one, places, session)
+        except Interrupted:
+            raise
+        except PmalError as error:
+            session.display.say(f"error: {one.cell.name}: {error}")
+            failed.append(one.cell.name)
+        except Exception:  # a fault of the method: hours of other cells need not be lost with it
+            session.display.say(f"error: {one.cell.name}: {traceback.format_exc()}")
+            failed.append(one.cell.name)
+    return failed
+
+
+@dataclass
+class _Running:
+    process: BaseProcess
+    position: int
+    training: list[Key]
+
+
+def run_at_once(
+    planned: Sequence[Planned], places: Places, resources: Resources, jobs: int, display: Display
+) -> list[str]:
+    """Up to `jobs` cells at a time. Gives the names of the cells that failed."""
+    # A forked process could not use the GPU that this one has seen.
+    context = multiprocessing.get_context("spawn")
+    beside = context.Array("i", len(planned))
+    waiting, running = list(range(len(planned))), list[_Running]()
+    failed: list[str] = []
+    try:
+        while waiting or running:
+            ready = _next_ready(waiting, running, planned, places, resources) if len(running) < jobs else None
+            if ready is not None:
+                position, training = ready
+                waiting.remove(position)
+                display.say(f"cell {position + 1} of {len(planned)}: {planned[position].cell.name}")
+                words = (planned[position], places, resources, position, beside)
+                process = context.Process(target=_work, args=words)
+                process.start()
+                running.append(_Running(process, position, training))
+                for other in running:  # the most that ever ran beside it
+                    beside[other.position] = max(beside[other.position], len(running) - 1)
+                continue
+            wait([one.process.sentinel for one in running], timeout=_LOOK_SECONDS)
+            for one in [one for one in running if one.process.exitcode is not None]:
+                running.remove(one)
+                if one.process.exitcode:
+                    failed.append(planned[one.position].cell.name)
+    finally:
+        for one in running:
+            one.process.terminate()
+        for one in running:  # each saves a checkpoint first
+            one.process.join()
+    return failed
+
+
+def _next_ready(
+    waiting: Sequence[int],
+    running: Sequence[_Running],
+    planned: Sequence[Planned],
+    places: Places,
+    resources: Resources,
+) -> tuple[int, list[Key]] | None:
+    """The first cell that need not wait for a classifier of another one, and what it will train itself."""
+    device = choose_device(resources.device)
+    store = places.store(device)
+    in_training = {key for one in running for key in one.training if key not in store}
+    for position in waiting:
+        keys = classifier_keys(planned[position].cell.config(), device.type)
+        if not in_training.intersection(keys):
+            return position, [key for key in keys if key not in store]
+    return None
+
+
+def _follow_parent() -> None:
+    """Stop as if asked to, when the process that started this one is gone."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _work(
+    one: Planned, places: Places, resources: Resources, position: int, beside: "SynchronizedArray[Any]"
+) -> None:
+    """A cell in a process of its own."""
+    # Ctrl-C in a terminal would come twice, from it and from the parent, and a second signal saves nothing.
+    os.setpgrp()
+    raise_on_signals(GO_ON)
+    threading.Thread(target=_follow_parent, daemon=True).start()
+    try:
+        session = open_session(resources, Named(Lines(), f"cell {position + 1}"))
+        run_cell(one, places, session, lambda: int(beside[position]))
+    except (PmalError, OSError) as error:
+        print(f"error: {one.cell.name}: {error}", file=sys.stderr, flush=True)
+        # The interpreter's end would wait for threads of a broken training.
+        os._exit(error.exit_code if isinstance(error, PmalError) else PmalError.exit_code)

@@ -1,0 +1,74 @@
+"""What a run tells while it works, noted: how long its stages took over all attempts."""
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pmal._runtime.files import append_line
+from pmal._runtime.progress import Advance, Display
+
+
+class Watched:
+    """A display that passes everything on; `before_stage` is called when a stage begins."""
+
+    def __init__(self, display: Display, notes: Path, before_stage: Callable[[], None]) -> None:
+        self.display, self.notes, self.before_stage = display, notes, before_stage
+
+    @contextlib.contextmanager
+    def stage(self, name: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:
+        self.before_stage()
+        start, new = time.monotonic(), 0
+
+        def count(n: int) -> None:
+            nonlocal new
+            new += n
+            advance(n)
+
+        try:
+            with self.display.stage(name, total, unit, done) as advance:
+                yield count
+        finally:
+            note(self.notes, stage=name, seconds=time.monotonic() - start, done=new, total=total, unit=unit)
+
+    def say(self, text: str) -> None:
+        self.display.say(text)
+
+
+def note(path: Path, **words: Any) -> None:
+    append_line(path, json.dumps(words))
+
+
+def read_notes(path: Path) -> list[dict[str, Any]]:
+    """Lines of notes or of a run's log; one that a dying process wrote in part is left out."""
+    found = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        with contextlib.suppress(ValueError):
+            found.append(json.loads(line))
+    return found
+
+
+def stage_seconds(notes: list[dict[str, Any]]) -> dict[str, float]:
+    """Seconds of each stage, over all attempts."""
+    found: dict[str, float] = {}
+    for words in notes:
+        if "stage" in words:
+            found[words["stage"]] = found.get(words["stage"], 0.0) + words["seconds"]
+    return found
+
+
+class Named:
+    """Plain lines that begin with the cell they are of: for several cells at a time."""
+
+    def __init__(self, display: Display, name: str) -> None:
+        self.display, self.name = display, name
+
+    def stage(
+        self, name: str, total: int, unit: str, done: int = 0
+    ) -> contextlib.AbstractContextManager[Advance]:
+        return self.display.stage(f"{self.name}: {name}", total, unit, done)
+
+    def say(self, text: str) -> None:
+        self.display.say(f"{self.name}: {text}")

@@ -1,0 +1,167 @@
+"""The command `pmal benchmark`, and `pmal benchmark table`."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pmal.cli_options import (
+    AGAIN,
+    DATA_HELP,
+    ENCODER_HELP,
+    GO_ON,
+    DataRootOption,
+    DeviceOption,
+    JsonOption,
+    MemoryOption,
+    WorkersOption,
+    start_session,
+)
+from pmal.config import Resources, list_recipes
+from pmal.errors import PmalError, UsageError, unknown_name
+
+if TYPE_CHECKING:
+    from pmal._runtime.session import Session
+    from pmal.benchmark.grid import Planned
+    from pmal.benchmark.running import Places
+
+RESULTS = Path("benchmarks") / "results"
+WORK = Path("runs") / "benchmark"
+FORMATS = ("markdown", "csv", "terminal")
+
+benchmark_app = typer.Typer()
+OutOption = Annotated[Path, typer.Option(help="The ledger: one JSON file per cell.")]
+
+
+@benchmark_app.callback(invoke_without_command=True)
+def benchmark(
+    context: typer.Context,
+    methods: Annotated[
+        str | None,
+        typer.Option(help="By commas, or all. softmax-long: twice the epochs. Default: softmax,pmal."),
+    ] = None,
+    data: Annotated[str, typer.Option(help="Data sets, separated by commas.")] = "sample",
+    family: Annotated[str, typer.Option(help=DATA_HELP["family"])] = "auto",
+    splits: Annotated[str, typer.Option(help="Such as 0,2,4 or 0-4, or all.")] = "0",
+    seeds: Annotated[str, typer.Option(help="Such as 0,1,2 or 0-2.")] = "0",
+    encoder: Annotated[str | None, typer.Option(help=ENCODER_HELP["name"])] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(help=f"{', '.join(list_recipes())}, or a TOML file. Default: strong; sample for it."),
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Per training. Default: the recipe's.")] = None,
+    assignments: Annotated[
+        list[str] | None, typer.Option("--set", help="Any other setting: section.field=value. Repeatable.")
+    ] = None,
+    grid: Annotated[
+        str | None,
+        typer.Option(help="An ablation of pmal: table3, table4, table5, lambda or fluctuation."),
+    ] = None,
+    out: OutOption = RESULTS,
+    work: Annotated[Path, typer.Option(help="Runs that are not finished, and shared classifiers.")] = WORK,
+    keep: Annotated[bool, typer.Option(help="Keep the run folders of finished cells.")] = False,
+    dry_run: Annotated[bool, typer.Option(help="List the cells and their time; compute nothing.")] = False,
+    jobs: Annotated[int, typer.Option(min=1, help="Cells at the same time.")] = 1,
+    data_root: DataRootOption = None,
+    device: DeviceOption = "auto",
+    workers: WorkersOption = 0,
+    memory_limit: MemoryOption = Resources.memory_limit,
+    as_json: JsonOption = False,
+) -> None:
+    """Methods x data sets x splits x seeds: one JSON per cell. What is in the ledger is not computed again.
+
+    Run the same command again after an interruption: it goes on where it stopped.
+    """
+    if context.invoked_subcommand:
+        return
+    from pmal.benchmark.grid import Request, plan
+
+    settings = tuple(assignments or ())
+    planned = plan(Request(methods, data, family, splits, seeds, encoder, recipe, epochs, settings, grid))
+    resources = Resources(device, data_root, workers, memory_limit)
+    session = start_session(resources, as_json, AGAIN if dry_run else GO_ON)
+
+    from pmal.benchmark.running import Places
+    from pmal.benchmark.schedule import missing_cells
+
+    places = Places(out, work, keep)
+    missing = missing_cells(planned, places, session.display)
+    if dry_run:
+        _show_plan(planned, missing, places, session, as_json)
+        return
+    failed = _run(missing, places, session, jobs)
+    _conclude(len(planned), len(missing), failed, as_json)
+
+
+def _conclude(planned: int, missing: int, failed: list[str], as_json: bool) -> None:
+    counts = {"cells": planned, "in the ledger": planned - missing}
+    counts |= {"failed": len(failed), "computed": missing - len(failed)}
+    print(json.dumps(counts) if as_json else ", ".join(f"{count} {name}" for name, count in counts.items()))
+    if failed:
+        raise PmalError(f"{len(failed)} of {missing} cells failed: {', '.join(failed)}")
+
+
+def _run(missing: "list[Planned]", places: "Places", session: "Session", jobs: int) -> list[str]:
+    from pmal._runtime.files import make_folder
+    from pmal.benchmark.schedule import run_at_once, run_one_by_one
+    from pmal.data.sources.registry import open_source
+
+    make_folder(places.out)
+    for source in dict.fromkeys(one.cell.source_path or one.cell.source for one in missing):
+        open_source(source, session.resources.data_root)  # fails now where the data are missing
+    if jobs == 1 or len(missing) < 2:
+        return run_one_by_one(missing, places, session)
+    return run_at_once(missing, places, session.resources, jobs, session.display)
+
+
+def _show_plan(
+    planned: "list[Planned]", missing: "list[Planned]", places: "Places", session: "Session", as_json: bool
+) -> None:
+    from pmal._runtime.devices import describe_hardware
+    from pmal.benchmark.estimates import describe, estimate_cells, total
+    from pmal.benchmark.running import count_training_images
+
+    results, _ = places.ledger.results()
+    store = places.store(session.device)
+    estimates = estimate_cells(
+        missing,
+        results,
+        describe_hardware(session.device),
+        device=session.device.type,
+        trained=store.__contains__,
+        count_images=lambda cell: count_training_images(cell, session.resources.data_root),
+    )
+    found = dict(zip((one.cell for one in missing), estimates, strict=True))
+    rows = [(one.cell.name, found.get(one.cell)) for one in planned]
+    if as_json:
+        print(json.dumps([{"cell": name, "seconds": e and e.seconds, "done": e is None} for name, e in rows]))
+    else:
+        print("\n".join([*(f"{name}: {describe(e)}" for name, e in rows), total(estimates, len(planned))]))
+
+
+@benchmark_app.command("table")
+def table(
+    paper: Annotated[bool, typer.Option("--paper", help="The paper's tables, beside its figures.")] = False,
+    number: Annotated[
+        int | None, typer.Option("--table", min=1, max=5, help="One of the paper's tables alone.")
+    ] = None,
+    form: Annotated[str, typer.Option("--format", help=", ".join(FORMATS))] = "terminal",
+    out: OutOption = RESULTS,
+) -> None:
+    """Means and deviations over splits, from the ledger; with --paper the paper's figures and the difference.
+
+    Without it: every method that was run, and paired differences against softmax.
+    """
+    from pmal.benchmark.ledger import Ledger
+    from pmal.benchmark.tables import ledger_tables, paper_tables, render
+
+    if form not in FORMATS:
+        raise unknown_name("format", form, FORMATS)
+    if not out.is_dir():
+        raise UsageError(f"--out {out}: no such folder: name the ledger that `pmal benchmark` wrote")
+    tables, broken = (paper_tables if paper or number else ledger_tables)(Ledger(out))
+    for line in broken:
+        print(f"warning: {line}", file=sys.stderr)
+    print(render([one for one in tables if number is None or one.number == number], form))

@@ -1,0 +1,116 @@
+"""Names of cells: readable, different for different cells, and the same for those of earlier versions."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pmal.benchmark.cells import Cell, cell_of, make_cell, plain_settings
+from pmal.errors import UsageError
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+
+
+def test_a_cell_is_named_by_all_that_decides_it():
+    cell = make_cell(
+        "pmal", "cifar10", "arpl", 2, 1, recipe="strong", epochs=50, settings=["optimization.weight=2"]
+    )
+    assert cell.name == "pmal/cifar10-arpl2-oscri-strong50-weight2-seed1"
+    config = cell.config()
+    assert (config.data.source, config.data.split, config.seed) == ("cifar10", 2, 1)
+    assert (config.training.epochs, config.optimization.weight, config.data.held_out) == (50, 2.0, 0.0)
+
+
+def test_what_the_recipe_says_anyway_does_not_make_another_cell():
+    plain = make_cell("pmal", "cifar10", "arpl", 0, 0, recipe="strong")
+    said = ["mining.per_class=10", "optimization.margin=0.50", "data.augmentation=strong"]
+    assert make_cell("pmal", "cifar10", "arpl", 0, 0, recipe="strong", settings=said) == plain
+    assert plain.encoder == "oscri"
+    assert plain.epochs == 100
+
+
+def test_settings_of_the_second_training_do_not_make_another_softmax():
+    words = {"recipe": "strong", "settings": ["optimization.weight=2", "encoder.projection=linear"]}
+    assert make_cell("softmax", "cifar10", "arpl", 0, 0, **words).settings == ("encoder.projection=linear",)
+    assert len(make_cell("pmal", "cifar10", "arpl", 0, 0, **words).settings) == 2
+
+
+def test_fields_of_the_same_name_are_told_apart():
+    one, other = (
+        make_cell("pmal", "cifar10", "arpl", 0, 0, recipe="strong", settings=[f"{section}.precision=fast"])
+        if section == "mining"
+        else make_cell(
+            "pmal", "cifar10", "arpl", 0, 0, recipe="strong", settings=["training.precision=float32"]
+        )
+        for section in ("mining", "training")
+    )
+    assert "mining.precisionfast" in one.name
+    assert "training.precisionfloat32" in other.name
+
+
+words = st.text("abc-._/ é", min_size=1, max_size=4)
+cells = st.builds(
+    Cell,
+    method=st.sampled_from(["pmal", "softmax"]),
+    source=words,
+    family=st.sampled_from(["arpl", "neal"]),
+    split=st.integers(0, 3),
+    seed=st.integers(0, 3),
+    encoder=words,
+    recipe=words,
+    epochs=st.integers(1, 99),
+    settings=st.tuples(st.builds("data.known={}".format, words)),
+)
+
+
+@given(cells, cells)
+def test_other_words_have_another_name(one, other):
+    assert "/" not in one.name.partition("/")[2]
+    assert one.name.isascii()
+    same_text = [
+        f"{c.source}-{c.family}{c.split}-{c.encoder}-{c.recipe}{c.epochs}-{c.settings}" for c in (one, other)
+    ]
+    if len(set(same_text)) == 2 and not any("-" in c.source + c.encoder + c.recipe for c in (one, other)):
+        assert one.name != other.name
+
+
+@pytest.mark.parametrize("file", sorted(RESULTS.glob("softmax/*.json")) + sorted(RESULTS.glob("pmal/*.json")))
+def test_every_record_is_where_its_cell_is_looked_for(file):
+    record = json.loads(file.read_text())
+    cell = cell_of(record)
+    assert f"{cell.name}.json" == str(file.relative_to(RESULTS))
+    assert record["command"] == cell.command()
+    assert cell.config().method == cell.method
+
+
+def test_a_cell_survives_the_ledger():
+    cell = make_cell("pmal", "cifar10", "neal", 1, 2, recipe="paper", settings=["mining.epsilon=0.5"])
+    assert cell_of(json.loads(json.dumps({"cell": cell.about()}))) == cell
+
+
+def test_own_data_and_recipes_go_by_name_and_digest(tmp_path):
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text("[training]\nepochs = 3\n")
+    (tmp_path / "pets").mkdir()
+    cell = make_cell("pmal", str(tmp_path / "pets"), "all", 0, 0, recipe=str(recipe))
+    assert cell.source.startswith("pets@")
+    assert cell.recipe.startswith("mine@")
+    assert cell.epochs == 3
+    assert cell.config().data.source == str(tmp_path / "pets")
+    assert str(recipe) in cell.command()
+    recipe.write_text("[training]\nepochs = 4\n")
+    assert make_cell("pmal", str(tmp_path / "pets"), "all", 0, 0, recipe=str(recipe), epochs=3) != cell
+
+
+def test_what_names_a_cell_is_not_set():
+    with pytest.raises(UsageError, match="use --epochs"):
+        make_cell("pmal", "cifar10", "arpl", 0, 0, recipe="strong", settings=["training.epochs=3"])
+
+
+def test_spelling_of_settings():
+    assert plain_settings("strong", ['data.known=["a", "b"]', "rejection.per_class=true"]) == (
+        'data.known=["a", "b"]',
+        "rejection.per_class=true",
+    )

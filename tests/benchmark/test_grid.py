@@ -1,0 +1,113 @@
+"""Which cells a request means, and what is refused before anything runs."""
+
+import pytest
+
+from pmal.benchmark.ablations import GRIDS
+from pmal.benchmark.grid import Request, plan, whole_numbers
+from pmal.errors import PmalError, UsageError
+
+
+def cells(**words):
+    return [one.cell for one in plan(Request(**words))]
+
+
+def test_the_product_of_all_axes():
+    found = cells(methods="softmax,pmal", data="mnist,cifar10", splits="0,2", seeds="0-1", recipe="strong")
+    assert len(found) == len(set(found)) == 16
+    assert {cell.family for cell in found} == {"arpl"}
+    assert {cell.split for cell in found} == {0, 2}
+
+
+def test_all_splits_of_a_family():
+    assert [c.split for c in cells(data="cifar10", methods="softmax", splits="all")] == [0, 1, 2, 3, 4]
+    assert cells(data="imagenet-lt", methods="softmax", recipe="imagenet-lt")[0].family == "lt"
+
+
+def test_the_equally_long_softmax_is_a_softmax_of_twice_the_epochs():
+    long, pmal = cells(methods="softmax-long,pmal", data="cifar10", epochs=30)
+    assert (long.method, long.epochs, pmal.epochs) == ("softmax", 60, 30)
+    assert long == cells(methods="softmax", data="cifar10", epochs=60)[0]
+
+
+@pytest.mark.parametrize(
+    ("grid", "count"), [("table3", 6), ("table4", 6), ("table5", 17), ("lambda", 4), ("fluctuation", 1)]
+)
+def test_named_grids(grid, count):
+    found = plan(Request(grid=grid, data="tinyimagenet", settings=["optimization.weight=2"]))
+    assert len({one.cell.name for one in found}) == len(found) == count
+    assert {one.cell.method for one in found} == {"pmal"}
+
+
+def test_the_base_of_a_grid_is_the_plain_cell():
+    [plain] = cells(methods="pmal", data="tinyimagenet")
+    for grid in ("table3", "table4", "table5", "lambda"):
+        found = {one.cell: one.grid for one in plan(Request(grid=grid, data="tinyimagenet"))}
+        assert found.pop(plain) is None
+        assert set(found.values()) == {grid}
+
+
+def test_the_command_of_a_variation_makes_the_grid():
+    request = Request(grid="lambda", data="tinyimagenet", settings=["optimization.margin=0.8"])
+    for one in plan(request):
+        if one.grid:
+            assert one.command.startswith("pmal benchmark --grid lambda --data tinyimagenet --family arpl ")
+            assert one.command.endswith("--set optimization.margin=0.8")
+        else:
+            assert one.command == one.cell.command()
+
+
+def test_the_six_combinations_of_table_3():
+    found = [one.cell.config() for one in plan(Request(grid="table3", data="tinyimagenet"))]
+    parts = [
+        (
+            c.mining.quality == "topology",
+            c.mining.diversity == "gap",
+            c.optimization.distance == "point-to-set",
+        )
+        for c in found
+    ]
+    yes, no = True, False
+    assert parts == [
+        (yes, no, no),
+        (no, yes, no),
+        (yes, no, yes),
+        (no, yes, yes),
+        (yes, yes, no),
+        (yes, yes, yes),
+    ]
+
+
+def test_table_5_varies_one_setting_at_a_time():
+    [base] = cells(methods="pmal", data="tinyimagenet")
+    for one in plan(Request(grid="table5", data="tinyimagenet")):
+        assert len(set(one.cell.settings) ^ set(base.settings)) <= 1
+    assert [sweep.name for sweep in GRIDS["table5"]] == ["T", "epsilon", "U", "margin"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"methods": "pmol"}, "unknown method 'pmol': did you mean 'pmal'"),
+        ({"data": "cifr10"}, "did you mean 'cifar10'"),
+        ({"data": "cifar10", "family": "arpk"}, "did you mean 'arpl'"),
+        ({"data": "cifar10", "splits": "7"}, "choose 0 to 4"),
+        ({"grid": "tabel3"}, "did you mean 'table3'"),
+        ({"recipe": "strng"}, "did you mean 'strong'"),
+        ({"encoder": "oscrl"}, "did you mean 'oscri'"),
+        ({"settings": ["mining.epsilom=1"]}, "did you mean 'mining.epsilon'"),
+        ({"settings": ["mining.quality=topolgy"]}, "did you mean 'topology'"),
+        ({"splits": "1-"}, "whole numbers"),
+        ({"seeds": ","}, "names nothing"),
+        ({"grid": "table3", "methods": "softmax"}, "leave --methods out"),
+        ({"data": "fashion-mnist", "family": "all", "splits": "1"}, "split 0 only"),
+    ],
+)
+def test_what_does_not_exist_is_named_with_what_does(words, message):
+    with pytest.raises(PmalError, match=message) as caught:
+        plan(Request(**words))
+    assert isinstance(caught.value, UsageError)
+    assert "\n" not in str(caught.value)
+
+
+def test_ranges():
+    assert whole_numbers("3, 0-2,1", "--seeds") == [3, 0, 1, 2]

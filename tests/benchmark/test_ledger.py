@@ -1,0 +1,64 @@
+"""Records of the ledger: read back, and reported where they are broken."""
+
+import json
+
+import pytest
+
+from pmal.benchmark.ledger import Ledger
+from pmal.errors import DataError
+from tests.benchmark.ledgers import made_up, record, tiny
+
+
+def test_what_is_written_is_read(tmp_path):
+    cell = tiny("pmal")
+    ledger = made_up(tmp_path, record(cell, 0.875, logit=0.5, distance=0.75))
+    found = ledger.read(cell)
+    assert found.cell == cell
+    assert (found.accuracy(), found.auroc("distance"), found.auroc("energy")) == (0.875, 0.75, None)
+    assert found.score == "distance"
+    assert ledger.read(tiny("softmax")) is None
+
+
+def test_the_record_says_which_score_is_the_methods_own(tmp_path):
+    cell = tiny("softmax")
+    [result] = made_up(tmp_path, record(cell, logit=0.5) | {"score": "energy"}).results()[0]
+    assert result.score == "energy"
+    [result] = made_up(tmp_path, record(cell, logit=0.5)).results()[0]
+    assert result.score == "logit"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "3", "{}", '{"about": {"split": "arpl/0"}}', '{"cell": {"method": "pmal"}}']
+)
+def test_broken_records_are_one_line_each_and_the_others_stay(tmp_path, text):
+    ledger = made_up(tmp_path, record(tiny("softmax"), logit=0.5), record(tiny("pmal"), logit=0.5))
+    ledger.path(tiny("pmal")).write_text(text)
+    with pytest.raises(DataError) as caught:
+        ledger.read(tiny("pmal"))
+    assert "\n" not in str(caught.value)
+    results, broken = ledger.results()
+    assert [result.cell.method for result in results] == ["softmax"]
+    assert len(broken) == 1
+    assert ledger.path(tiny("pmal")).name in broken[0]
+
+
+def test_a_record_without_a_figure_is_broken(tmp_path):
+    found = record(tiny(), logit=0.5)
+    found["scores"]["logit"] = {"auroc": {"value": None}}
+    ledger = made_up(tmp_path, found)
+    assert len(ledger.results()[1]) == 1
+
+
+def test_a_record_under_another_name_is_refused(tmp_path):
+    ledger = Ledger(tmp_path)
+    path = ledger.path(tiny(seed=1))
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(record(tiny(seed=0))))
+    with pytest.raises(DataError, match="another cell"):
+        ledger.read(tiny(seed=1))
+
+
+def test_other_measurements_are_not_cells(tmp_path):
+    (tmp_path / "speed").mkdir()
+    (tmp_path / "speed" / "cpu.json").write_text("{}")
+    assert Ledger(tmp_path).results() == ([], [])

@@ -1,0 +1,231 @@
+"""Tables from made-up records: what is averaged, what is not, and what stands beside it."""
+
+import csv
+import io
+from dataclasses import replace
+
+import pytest
+
+from pmal.benchmark.cells import FLUCTUATION, make_cell
+from pmal.benchmark.paper import method_tables, sweep_figures
+from pmal.benchmark.rendering import Beside, render
+from pmal.benchmark.statistics import Difference
+from pmal.benchmark.tables import ledger_tables, methods_tables, paired_tables, paper_tables
+from tests.benchmark.ledgers import made_up, record
+
+
+def cell(method="pmal", source="cifar10", family="arpl", split=0, seed=0, epochs=100, settings=(), **words):
+    words = {"recipe": "strong", "epochs": epochs, "settings": settings} | words
+    return make_cell(method, source, family, split, seed, **words)
+
+
+def tables_of(folder, *records):
+    return ledger_tables(made_up(folder, *records))[0]
+
+
+def column(table, head):
+    return [row[table.heads.index(head)] for row in table.rows]
+
+
+def test_mean_and_deviation_over_splits(tmp_path):
+    [table] = tables_of(
+        tmp_path,
+        record(cell("softmax", split=0), 0.90, logit=0.80),
+        record(cell("softmax", split=2), 0.94, logit=0.84),
+    )
+    assert table.caption == "Methods; family=arpl"
+    [accuracy], [logit] = column(table, "ACC"), column(table, "AUROC logit")
+    assert (accuracy.value, accuracy.cells) == (pytest.approx(92.0), 2)
+    assert accuracy.deviation == pytest.approx(8**0.5)
+    assert logit.value == pytest.approx(82.0)
+    assert column(table, "AUROC distance") == [None]
+    assert "| cifar10, 0, 2; seed 0 | oscri, strong | softmax, 100 | 2 | 92.0 ± 2.8 |" in render(
+        [table], "markdown"
+    )
+
+
+def test_what_differs_is_never_averaged(tmp_path):
+    cells = [
+        cell("softmax"),
+        cell("softmax", epochs=50),
+        cell("softmax", recipe="standard"),
+        cell("softmax", encoder="resnet18"),
+        cell("softmax", settings=["encoder.projection=linear"]),
+        cell("pmal"),
+    ]
+    [table, *_] = tables_of(tmp_path, *(record(one, logit=0.5) for one in cells))
+    assert column(table, "n") == ["1"] * len(cells)
+
+
+def test_families_have_tables_of_their_own(tmp_path):
+    found = tables_of(tmp_path, *(record(cell("softmax", family=f), logit=0.5) for f in ("arpl", "neal")))
+    assert [table.family for table in found] == ["arpl", "neal"]
+    assert all("family=" in table.caption for table in found)
+    paper = paper_tables(made_up(tmp_path))[0]
+    assert [t.family for t in paper if t.title == "Table 1, AUROC"] == ["arpl", "neal"]
+    assert all("family=" in line for line in render(paper, "markdown").splitlines() if line.startswith("**"))
+
+
+@pytest.mark.parametrize(
+    ("source", "splits", "told"),
+    [
+        ("cifar10", (0, 1, 2), True),
+        ("cifar10", (0, 2, 4), False),
+        ("cifar10", (1,), False),
+        ("mnist", (0, 1, 2), False),
+    ],
+)
+def test_equal_splits_among_those_averaged_are_told_of(tmp_path, source, splits, told):
+    [table] = tables_of(tmp_path, *(record(cell("softmax", source, split=s), logit=0.5) for s in splits))
+    assert any("splits 0 and 1 have the same known classes" in note for note in table.notes) == told
+
+
+def test_a_softmax_as_long_as_both_trainings_is_called_so(tmp_path):
+    cells = [cell("pmal"), cell("softmax"), cell("softmax", epochs=200)]
+    table = tables_of(tmp_path, *(record(one, logit=0.5) for one in cells))[0]
+    assert column(table, "method, epochs") == ["pmal, 100 + 100", "softmax, 100", "softmax equally long, 200"]
+
+
+def test_a_score_of_a_methods_own_has_a_column(tmp_path):
+    found = record(cell("softmax"), logit=0.5, weibull=0.75) | {"score": "weibull"}
+    [table] = tables_of(tmp_path, found)
+    assert column(table, "AUROC own score") == ["weibull 75.0"]
+
+
+def test_paired_differences(tmp_path):
+    records = []
+    for split, gain in ((0, 0.01), (2, 0.02), (4, 0.06)):
+        base = 0.8 + 0.05 * split  # differs more between splits than any method does
+        weights = ["optimization.weight=2"]
+        records += [
+            record(
+                cell("pmal", split=split, settings=weights), logit=base + gain, softmax={"logit": base - 0.01}
+            ),
+            record(cell("softmax", split=split, epochs=200), logit=base),
+        ]
+    [table] = paired_tables(made_up(tmp_path, *records).results()[0])
+    assert column(table, "minus") == ["softmax, 100", "softmax equally long, 200"]
+    own, long = column(table, "AUROC logit")
+    assert own.value == pytest.approx(4.0)
+    assert long == Difference(pytest.approx(3.0), pytest.approx(1.0), pytest.approx(6.0), 3)
+    assert "+3.0 [+1.0, +6.0]" in render([table], "terminal")
+
+
+def test_differences_of_two_splits_have_no_interval(tmp_path):
+    records = [record(cell(m, split=s), 0.9, logit=0.5) for m in ("pmal", "softmax") for s in (0, 2)]
+    [table] = paired_tables(
+        made_up(tmp_path, *records, record(cell("pmal", split=4), logit=0.1)).results()[0]
+    )
+    assert column(table, "n") == ["2"]
+    assert column(table, "data, splits") == ["cifar10, 0, 2; seed 0"]
+    assert "+0.0 |" in render([table], "markdown")
+    assert "[" not in render([table], "markdown").split("Mean of")[0].replace("[95", "")
+    assert "Fewer than 3 splits: no interval" in table.notes[0]
+
+
+def test_the_paper_beside_ours(tmp_path):
+    ledger = made_up(
+        tmp_path,
+        record(cell("pmal", source="tinyimagenet"), 0.873, distance=0.839, logit=0.853),
+        record(cell("softmax", source="tinyimagenet", epochs=200), 0.865, probability=0.83, logit=0.838),
+    )
+    accuracy, auroc = (t for t in paper_tables(ledger)[0] if t.number == 1)
+    rows = {(row[0], row[1].partition(";")[0]): row for row in auroc.rows}
+    pmal = rows["PMAL-OSCRI", "pmal, oscri, strong, 100 + 100"][-1]
+    assert (pmal.ours.value, pmal.paper.value) == (pytest.approx(83.9), 81.8)
+    assert pmal.difference == pytest.approx(2.1)
+    softmax = rows["SoftMax", "softmax, oscri, strong, 200"][-1]
+    assert softmax.ours.value == pytest.approx(83.0)  # by probability, as in the paper
+    assert rows["PMAL-WRN", ""][-1] == Beside(None, method_tables()[1]["PMAL-WRN"]["AUROC", "tinyimagenet"])
+    assert column(accuracy, "tinyimagenet")[0].paper is None  # the paper has none
+    text = render([auroc], "markdown")
+    assert "83.9 (n=1), paper 81.8: +2.1" in text
+    assert "| CPN |  | paper 99.0 |" in text
+
+
+def test_an_empty_ledger_shows_the_paper_alone(tmp_path):
+    found, broken = paper_tables(made_up(tmp_path))
+    assert broken == []
+    assert {table.number for table in found} == {1, 2, 3, 4, 5, None}
+    figures = [entry for table in found for row in table.rows for entry in row if isinstance(entry, Beside)]
+    assert all(figure.ours is None for figure in figures)
+    # 120 and 30 of the tables of methods less 13 and 4 dashes; 6; 2 x 6; 4 x 5; and 3 of lambda
+    assert sum(figure.paper is not None for figure in figures) == 107 + 26 + 6 + 12 + 20 + 3
+    assert ledger_tables(made_up(tmp_path)) == ([], [])
+    assert render([], "markdown")
+
+
+def test_csv_has_every_figure_by_itself(tmp_path):
+    found = [record(cell("softmax", split=s), 0.9 + s / 100, logit=0.8) for s in (0, 1)]
+    [table] = methods_tables(made_up(tmp_path, *found).results()[0])
+    [row] = csv.DictReader(io.StringIO(render([table], "csv")))
+    assert row["family"] == "arpl"
+    assert (float(row["ACC"]), float(row["ACC deviation"]), row["ACC cells"]) == (90.5, 0.7071, "2")
+    assert row["AUROC distance"] == ""
+
+
+def test_ablations_gather_what_differs_in_their_settings_alone(tmp_path):
+    words = {"source": "tinyimagenet"}
+    base = ["optimization.weight=2"]
+    records = [
+        record(cell(**words, settings=base), distance=0.80),
+        record(cell(**words, settings=[*base, "mining.per_class=5"]), distance=0.70, grid="table5"),
+        record(cell(**words, settings=[*base, "mining.per_class=5"], split=1), distance=0.72),
+        record(cell(**words, settings=[*base, "mining.epsilon=0.1"]), distance=0.60),
+        record(cell(**words, settings=["mining.per_class=30"]), distance=0.50),
+        record(cell("softmax", **words), logit=0.5),
+    ]
+    tables = {
+        t.title.split(", ")[1]: t for t in paper_tables(made_up(tmp_path, *records))[0] if t.number == 5
+    }
+    per_class = column(tables["T"], "AUROC distance")
+    assert [figure.ours and pytest.approx(figure.ours.value) for figure in per_class] == [
+        None,
+        71.0,
+        80.0,
+        None,
+        None,
+    ]
+    assert [figure.paper.value for figure in per_class] == [79.9, 81.1, 83.1, 82.6, 83.1]
+    assert tables["T"].family == "arpl"
+    assert "optimization.weight=2, 100 + 100 epochs" in tables["T"].title
+    epsilon = column(tables["epsilon"], "AUROC distance")
+    assert [figure.ours is not None for figure in epsilon] == [True, False, False, True, False]
+    assert "nothing was run" in tables["U"].family
+
+
+def test_variations_of_an_ablation_are_not_among_the_methods(tmp_path):
+    varied = record(cell(settings=["mining.per_class=5"]), distance=0.5, grid="table5")
+    assert tables_of(tmp_path, varied) == []
+
+
+def test_fluctuation(tmp_path):
+    one = replace(cell(settings=["ensemble.size=6"]), measure=FLUCTUATION)
+    figures = {"minings": 3, "share_equal": 0.25, "distance_to_nearest": 0.125, "distance_by_chance": 0.5}
+    found = [
+        t for t in paper_tables(made_up(tmp_path, {"cell": one.about(), **figures}))[0] if t.number is None
+    ]
+    assert found[-1].rows[0][-4:] == ("3", "25.0 %", "0.125", "0.500")
+
+
+@pytest.mark.parametrize(
+    ("sweep", "label", "figures"),
+    [
+        ("components", "(f) quality, diversity, point-to-set", (None, 83.1)),
+        ("components", "(b) diversity", (None, 78.1)),
+        ("quality or diversity", "quality: MC dropout", (81.6, 78.8)),
+        ("U", "5", (None, 83.0)),
+        ("lambda", "0.8", (None, 82.8)),
+        ("margin", "1", (None, 80.5)),
+    ],
+)
+def test_figures_of_the_paper(sweep, label, figures):
+    assert sweep_figures(sweep)[label] == figures
+
+
+def test_every_variant_of_the_paper_has_its_figure():
+    from pmal.benchmark.ablations import GRIDS
+
+    for grid in ("table3", "table4", "table5"):
+        for sweep in GRIDS[grid]:
+            assert {variant.label for variant in sweep.variants} == set(sweep_figures(sweep.name))

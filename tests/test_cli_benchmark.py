@@ -1,0 +1,97 @@
+"""`pmal benchmark` as a user meets it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.benchmark.ledgers import made_up, options, record, tiny
+from tests.test_cli import assert_one_line_error, call
+
+__all__ = ["call"]
+LEDGER = Path(__file__).parents[1] / "benchmarks" / "results"
+
+
+def test_dry_run_run_and_table(tmp_path, call):
+    places = ["--out", tmp_path / "out", "--work", tmp_path / "work"]
+    words = ["benchmark", *options("--methods", "softmax"), *places, "--seeds", "0,1"]
+    code, shown, error = call(*words, "--dry-run")
+    assert code == 0, error
+    assert tiny().name in shown
+    assert shown.count("no estimate") == 2
+    assert not (tmp_path / "out").exists()
+    code, shown, error = call(*words)
+    assert code == 0, error
+    assert "2 cells, 0 in the ledger, 0 failed, 2 computed" in shown
+    assert "cell 2 of 2" in error
+    code, shown, _ = call(*words, "--seeds", "0-2", "--dry-run")
+    assert shown.count("in the ledger") == 2
+    assert "1 training, 0 s" in shown
+    assert "1 of 3 cells to compute: 0 s of training" in shown
+    code, shown, _ = call(*words, "--json")
+    assert json.loads(shown) == {"cells": 2, "in the ledger": 2, "failed": 0, "computed": 0}
+    code, shown, _ = call("benchmark", "table", "--out", tmp_path / "out")
+    assert code == 0
+    assert "Methods; family=arpl" in shown
+    assert not list((tmp_path / "work" / "cells").rglob("*.json"))
+
+
+def test_two_cells_at_a_time(tmp_path):
+    places = ["--out", str(tmp_path / "out"), "--work", str(tmp_path / "work"), "--keep"]
+    words = [*options("--methods", "softmax"), *places, "--seeds", "0,1", "--jobs", "2"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pmal", "benchmark", *words],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "cell 1: classifier 0" in done.stderr
+    records = [json.loads(path.read_text()) for path in (tmp_path / "out").glob("*/*.json")]
+    assert [found["beside"] for found in records] == [1, 1]
+    assert len(list((tmp_path / "work" / "cells").glob("*/*/run/metrics.json"))) == 2
+
+
+def test_a_failed_cell_ends_with_its_name(tmp_path, call):
+    places = ["--out", tmp_path / "out", "--work", tmp_path / "work"]
+    words = options("--methods", "softmax", "--set", "training.learning_rate=1e30")
+    code, _, error = call("benchmark", *words, *places)
+    assert code == 1
+    assert error.splitlines()[-1].startswith("error: 1 of 1 cells failed: softmax/sample-arpl0")
+
+
+def test_mistakes_are_told_in_one_line(tmp_path, call):
+    out = ["--out", tmp_path / "out", "--work", tmp_path / "work"]
+    for words, code, part in (
+        (["--methods", "softmx"], 2, "did you mean 'softmax'"),
+        (["--data", "tinyimagnet"], 2, "did you mean 'tinyimagenet'"),
+        (["--data", "mnist", "--splits", "11"], 2, "has no split 11"),
+        (["--grid", "table6"], 2, "did you mean 'table"),
+        (["--data", "cifar10", "--data-root", tmp_path], 3, "--data-root"),
+        (["table", "--format", "markdwn"], 2, "did you mean 'markdown'"),
+        (["table", "--out", tmp_path / "none"], 2, "no such folder"),
+    ):
+        where = [] if words[0] == "table" else out
+        assert_one_line_error(call("benchmark", *words, *where), code, part)
+    assert not (tmp_path / "work").exists()
+
+
+def test_tables_of_the_paper_in_every_format(tmp_path, call):
+    code, text, error = call("benchmark", "table", "--paper", "--format", "markdown", "--out", LEDGER)
+    assert (code, error) == (0, "")
+    assert all(f"**Table {number}" in text for number in range(1, 6))
+    code, text, _ = call("benchmark", "table", "--table", "4", "--format", "csv", "--out", LEDGER)
+    assert text.startswith("table,family,")
+    assert '"Table 4, quality or diversity' in text
+
+
+def test_a_broken_record_is_named_and_the_table_stands(tmp_path, call):
+    ledger = made_up(tmp_path, record(tiny("softmax"), logit=0.5), record(tiny("pmal"), logit=0.5))
+    ledger.path(tiny("pmal")).write_text("{")
+    code, text, error = call("benchmark", "table", "--out", tmp_path)
+    assert code == 0
+    assert error.startswith("warning: ")
+    assert error.count("\n") == 1
+    assert "softmax, 1" in text
