@@ -10,6 +10,7 @@ import statistics
 import sys
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 from pmal._runtime.files import read_json, write_text
 from pmal.benchmark.ledger import Ledger
@@ -173,19 +174,27 @@ def speed_table() -> str:
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name, result in speed_files():
-        joint = {(row["encoder"], row["variant"]): row for row in result.get("pmal_step", [])}
+        joint = {step_kind(row): row for row in result.get("pmal_step", [])}
         for row in result.get("training", []):
-            other = joint.get((row["encoder"], row["variant"]))
+            other = joint.get(step_kind(row))
             pmal = f"{rounded(other['images_per_s'])} | {other['cost_per_image']:.2f}" if other else " | "
             memory = "" if row["memory_gib"] is None else f"{row['memory_gib']:.1f}"
             times = "" if row["ratio"] is None else f"{row['ratio']:.2f}"
             lines.append(
-                f"| {name} | {row['encoder']} {row['image_size']} px, {row['batch_size']} "
+                f"| {name} | {row['encoder']} {row['image_size']} px, {row['batch_size']}{strong(row)} "
                 f"| {row['variant']}, {row['precision']} | {rounded(row['images_per_s'])} | {times} "
                 f"| {row['tflops']:.3g}, {100 * row['share_of_peak']:.0f} % "
                 f"| {100 * row['share_of_bandwidth']:.0f} % | {memory} | {pmal} |"
             )
     return "\n".join(lines)
+
+
+def step_kind(row: dict[str, Any]) -> tuple[str, str, str]:
+    return row["encoder"], row["variant"], strong(row)
+
+
+def strong(row: dict[str, Any]) -> str:
+    return ", strong augmentation" if row.get("augmentation") == "strong" else ""
 
 
 def speed_prediction_table() -> str:
