@@ -36,5 +36,17 @@ METHODS = {
     "cpn": Method(
         head="cpn", paper="Yang et al., Convolutional Prototype Network for Open Set Recognition, TPAMI 2020"
     ),
+    "cgdl": Method(
+        score="cgdl",
+        head="cgdl",
+        scores=("cgdl", "reconstruction", "latent"),
+        paper="Sun et al., Conditional Gaussian Distribution Learning for Open Set Recognition, CVPR 2020",
+    ),
+    "openhybrid": Method(
+        score="density",
+        head="openhybrid",
+        scores=("density",),
+        paper="Zhang et al., Hybrid Models for Open Set Recognition, ECCV 2020",
+    ),
     "softmax": Method(paper="Vaze et al., A Good Closed-Set Classifier Is All You Need?, ICLR 2022"),
 }

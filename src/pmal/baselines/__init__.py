@@ -3,6 +3,6 @@
 Importing a module registers its heads; `pmal.methods` says which method has which.
 """
 
-from pmal.baselines import cpn
+from pmal.baselines import cgdl, cpn, openhybrid
 
-__all__ = ["cpn"]
+__all__ = ["cgdl", "cpn", "openhybrid"]

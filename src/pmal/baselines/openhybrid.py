@@ -1,0 +1,161 @@
+"""OpenHybrid: a classifier and a density model that share an encoder (Zhang et al., ECCV 2020).
+
+    loss = cross entropy(W z + b, y) + weight (-log p(z) / D)        score density = -log p(z)
+
+p is a normalizing flow, an invertible map f of z to a standard normal, trained jointly: the gradient of the
+density reaches the encoder, unless `detach` is set.
+
+    log p(z) = log N(f(z); 0, I) + log |det df/dz|
+
+f standardizes each channel, then alternates affine couplings (RealNVP, Dinh et al., ICLR 2017), which move one
+half of the channels given the other half:
+
+    b' = b exp(s(a)) + t(a)        log |det| = sum s(a)        s bounded by 2, so that no layer can explode
+
+What differs from the paper:
+- Its flow is a residual flow (i-ResNet blocks with a series for the determinant); couplings have their
+  determinant in closed form, which a captured training step needs.
+- Nothing in the joint loss keeps the encoder from shrinking z to a few points, where every density is
+  infinite; and rectified channels may always be zero, which have no density at all. So z is standardized by
+  its batch statistics (running ones once trained) before the flow, and the density is that of the standardized
+  z; and in training it has Gaussian noise of `noise` standard deviations added, below which nothing can be
+  gained by shrinking.
+- The density is divided by D, so that its weight means the same for every encoder.
+
+B samples, K classes, D channels, H of them in the half that is given.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from pmal.ensemble.classifier import Classifier
+from pmal.ensemble.heads import Head, HeadShape, register_head
+from pmal.errors import UsageError
+
+LARGEST_LOG_SCALE = 2.0
+
+
+class Coupling(nn.Module):
+    """Scale and shift one half of the channels, by what the other half says. It begins as the identity."""
+
+    def __init__(self, features: int, width: int, first: bool) -> None:
+        super().__init__()
+        self.half, self.first = features // 2, first
+        given = self.half if first else features - self.half
+        self.net = nn.Sequential(
+            nn.Linear(given, width),
+            nn.ReLU(),
+            nn.Linear(width, width),
+            nn.ReLU(),
+            nn.Linear(width, 2 * (features - given)),
+        )
+        for parameter in self.net[-1].parameters():
+            nn.init.zeros_(parameter)
+
+    def forward(self, x_BD: Tensor) -> tuple[Tensor, Tensor]:
+        """The moved channels, and log |det| (B,)."""
+        given_BH, moved_BH, log_scale_BH, shift_BH = self.plan(x_BD)
+        return self.join(given_BH, moved_BH * log_scale_BH.exp() + shift_BH), log_scale_BH.sum(dim=1)
+
+    def inverse(self, y_BD: Tensor) -> Tensor:
+        given_BH, moved_BH, log_scale_BH, shift_BH = self.plan(y_BD)
+        return self.join(given_BH, (moved_BH - shift_BH) * (-log_scale_BH).exp())
+
+    def plan(self, x_BD: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Both halves, and what the given one makes of the other."""
+        left_BH, right_BH = x_BD[:, : self.half], x_BD[:, self.half :]
+        given_BH, moved_BH = (left_BH, right_BH) if self.first else (right_BH, left_BH)
+        raw_BH, shift_BH = self.net(given_BH).chunk(2, dim=1)
+        log_scale_BH = LARGEST_LOG_SCALE * torch.tanh(raw_BH / LARGEST_LOG_SCALE)
+        return given_BH, moved_BH, log_scale_BH, shift_BH
+
+    def join(self, given_BH: Tensor, moved_BH: Tensor) -> Tensor:
+        return torch.cat([given_BH, moved_BH] if self.first else [moved_BH, given_BH], dim=1)
+
+
+class Flow(nn.Module):
+    """Couplings one after another; each half of the channels is moved by every second one."""
+
+    def __init__(self, features: int, layers: int, width: int) -> None:
+        super().__init__()
+        self.couplings = nn.ModuleList(Coupling(features, width, i % 2 == 0) for i in range(layers))
+
+    def forward(self, x_BD: Tensor) -> tuple[Tensor, Tensor]:
+        """The normal numbers, and log |det| (B,)."""
+        log_det_B = x_BD.new_zeros(len(x_BD))
+        for coupling in self.couplings:
+            x_BD, change_B = coupling(x_BD)
+            log_det_B = log_det_B + change_B
+        return x_BD, log_det_B
+
+    def inverse(self, y_BD: Tensor) -> Tensor:
+        for coupling in reversed(self.couplings):
+            y_BD = coupling.inverse(y_BD)
+        return y_BD
+
+    def log_density(self, x_BD: Tensor) -> Tensor:
+        """log p(x) (B,)."""
+        normal_BD, log_det_B = self(x_BD)
+        squares_B = normal_BD.square().sum(dim=1)
+        return log_det_B - 0.5 * (squares_B + x_BD.shape[1] * math.log(2 * math.pi))
+
+
+@register_head("openhybrid")
+class HybridHead(Head):
+    """weight: of the density. layers, width: of the flow. noise: in standard deviations of a channel.
+    detach: keep the density's gradient from the encoder.
+    """
+
+    own_scores = ("density",)
+
+    def __init__(
+        self,
+        shape: HeadShape,
+        weight: float = 1.0,
+        layers: int = 8,
+        width: int = 128,
+        noise: float = 0.1,
+        detach: bool = False,
+    ) -> None:
+        super().__init__()
+        if shape.features < 2 or layers < 2:
+            found = f"here are {shape.features} and {layers}"
+            raise UsageError(f"method openhybrid needs 2 or more features and layers of its flow: {found}")
+        self.weight, self.noise, self.detach = weight, noise, detach
+        self.classifier = nn.Linear(shape.features, shape.classes, bias=shape.bias)
+        self.standard = nn.BatchNorm1d(shape.features, affine=False)
+        self.flow = Flow(shape.features, layers, width)
+
+    def forward(self, z_BD: Tensor) -> Tensor:
+        logits_BK: Tensor = self.classifier(z_BD)
+        return logits_BK
+
+    def loss(
+        self,
+        model: Classifier,
+        views_BCHW: Tensor,
+        labels_B: Tensor,
+        smoothing: float,
+        parts: nn.Module | None,
+    ) -> Tensor:
+        if len(labels_B) < 2:
+            raise UsageError("method openhybrid needs 2 or more images in a batch: raise training.batch_size")
+        z_BD = model.encoder(views_BCHW)
+        likelihood = cross_entropy(self(z_BD), labels_B, label_smoothing=smoothing)
+        density = self.log_density(z_BD.detach() if self.detach else z_BD, self.noise).mean()
+        return likelihood - self.weight / z_BD.shape[1] * density
+
+    def log_density(self, z_BD: Tensor, noise: float = 0.0) -> Tensor:
+        """log p of the standardized embedding (B,), in float32 under any precision."""
+        with torch.autocast(z_BD.device.type, enabled=False):
+            x_BD = self.standard(z_BD.float())
+            if noise:
+                x_BD = x_BD + noise * torch.randn_like(x_BD)
+            log_density_B: Tensor = self.flow.log_density(x_BD)
+        return log_density_B
+
+    def unknown_scores(self, z_BD: Tensor, logits_BK: Tensor) -> dict[str, Tensor]:
+        return {"density": -self.log_density(z_BD)}
