@@ -89,9 +89,7 @@ def test_what_lies_between_and_beyond_the_clusters_is_unknown(trained):
     with torch.no_grad():
         assert (trained(known_BD[:, :, None, None]).argmax(1) == labels_B).float().mean() > 0.99
     for odd in ([0.0, 0.0], [0.0, 4.0], [-2.0, 3.0], [6.0, 0.0]):
-        unknown_BD = torch.tensor(odd) + 0.2 * torch.randn(
-            200, 2, generator=torch.Generator().manual_seed(2)
-        )
+        unknown_BD = torch.tensor(odd) + 0.2 * torch.randn(200, 2, generator=torch.Generator().manual_seed(2))
         known, unknown = density(trained, known_BD), density(trained, unknown_BD)
         assert auroc(known, unknown) > 0.97, odd
         assert auroc(-known, -unknown) < 0.03  # the other sign would be wrong

@@ -13,7 +13,8 @@ the encoder goes one path up, with a Gaussian of its own at each rung, and one p
 Once trained, class k has the Gaussian N(m_k, s_k^2) of the top latents of its training images that are
 classified right. An image is unknown if it is badly reconstructed, or fits no class:
 
-    P_k(t) = 1 - integral of N(m_k, s_k^2) over the box m_k -+ |t - m_k| = 1 - prod_d erf(|t_d - m_kd| / s_kd sqrt 2)
+    P_k(t) = 1 - integral of N(m_k, s_k^2) over the box m_k -+ |t - m_k|
+           = 1 - prod_d erf(|t_d - m_kd| / s_kd sqrt 2)
 
     score reconstruction   mean_pixels (x - decoder)^2
     score latent           min_k -log(-log(1 - P_k)), which rises as max_k P_k falls, and has no ties where P
@@ -189,7 +190,9 @@ class ConditionalGaussianHead(Head):
     ) -> None:
         super().__init__()
         if shape.image_size < SMALLEST_IMAGE:
-            raise UsageError("method cgdl reconstructs images, and embeddings are none: choose another method")
+            raise UsageError(
+                "method cgdl reconstructs images, and embeddings are none: choose another method"
+            )
         if latent < 1 or rungs < 1:
             raise UsageError(f"method_options: latent is {latent}, rungs is {rungs}: both must be 1 or more")
         self.features, self.kl, self.reconstruction = shape.features, kl, reconstruction
@@ -247,7 +250,9 @@ class ConditionalGaussianHead(Head):
         blocks = [self.top_latent(block.to(device)) for block in torch.split(z_ND, _ROWS)]
         latents_NL = torch.cat(blocks).double()
         right_N = logits_NK.argmax(dim=1) == labels_N
-        for k in range(len(self.latent_mean)):
+        self.latent_mean.copy_(self.class_means)
+        self.latent_std.fill_(1)
+        for k in labels_N.unique().tolist():
             own_N = labels_N == k
             chosen_N = own_N & right_N
             chosen_NL = latents_NL[(chosen_N if int(chosen_N.sum()) > 1 else own_N).to(device)]

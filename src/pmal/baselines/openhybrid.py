@@ -7,8 +7,8 @@ the classifier: the gradient of the density reaches the encoder (share = 0: it d
 
     log p(z) = log p0(f(z)) + log |det df/dz|
 
-f standardizes each channel, then alternates affine couplings (RealNVP, Dinh et al., ICLR 2017), which move one
-half of the channels given the other half:
+f standardizes each channel, then alternates affine couplings (RealNVP, Dinh et al., ICLR 2017), which move
+one half of the channels given the other half:
 
     b' = b exp(s(a)) + t(a)        log |det| = sum s(a)        |s| < 2
 
@@ -43,8 +43,8 @@ class Coupling(nn.Module):
 
     def __init__(self, features: int, width: int, first: bool) -> None:
         super().__init__()
-        self.half, self.first = features // 2, first
-        given = self.half if first else features - self.half
+        self.left, self.first = features // 2, first
+        given = self.left if first else features - self.left
         self.net = nn.Sequential(
             *_layer(given, width),
             *_layer(width, width),
@@ -64,7 +64,7 @@ class Coupling(nn.Module):
 
     def plan(self, x_BD: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Both halves, and what the given one makes of the other."""
-        left_BH, right_BH = x_BD[:, : self.half], x_BD[:, self.half :]
+        left_BH, right_BH = x_BD[:, : self.left], x_BD[:, self.left :]
         given_BH, moved_BH = (left_BH, right_BH) if self.first else (right_BH, left_BH)
         raw_BH, shift_BH = self.net(given_BH).chunk(2, dim=1)
         log_scale_BH = LARGEST_LOG_SCALE * torch.tanh(raw_BH / LARGEST_LOG_SCALE)
@@ -91,13 +91,15 @@ class Flow(nn.Module):
 
     def inverse(self, y_BD: Tensor) -> Tensor:
         for coupling in reversed(self.couplings):
+            assert isinstance(coupling, Coupling)
             y_BD = coupling.inverse(y_BD)
         return y_BD
 
     def log_density(self, x_BD: Tensor) -> Tensor:
         """log p(x) (B,)."""
         simple_BD, log_det_B = self(x_BD)
-        return log_det_B + (2 * logsigmoid(simple_BD) - simple_BD).sum(dim=1)
+        log_density_B: Tensor = log_det_B + (2 * logsigmoid(simple_BD) - simple_BD).sum(dim=1)
+        return log_density_B
 
 
 @register_head("openhybrid")
@@ -146,7 +148,8 @@ class HybridHead(Head):
         # The same numbers; the gradient of the density reaches the encoder in part.
         given_BD = self.share * z_BD + (1 - self.share) * z_BD.detach()
         density = self.log_density(given_BD, self.noise).mean()
-        return likelihood - self.weight / z_BD.shape[1] * density
+        loss: Tensor = likelihood - self.weight / z_BD.shape[1] * density
+        return loss
 
     def log_density(self, z_BD: Tensor, noise: float = 0.0) -> Tensor:
         """log p of the standardized embedding (B,), in float32 under any precision."""
