@@ -24,12 +24,14 @@ def kl_by_integration(mean_q: float, var_q: float, mean_p: float, var_p: float, 
     return math.fsum(terms)
 
 
-def fit_probability(t: Vector, mean: Vector, std: Vector) -> float:
-    """P_k(t) = 1 - the class's probability of the box m_k -+ |t - m_k|."""
-    inside = 1.0
-    for x, m, s in zip(t, mean, std, strict=True):
-        inside *= math.erf(abs(x - m) / s / math.sqrt(2))
-    return 1.0 - inside
+def nearest_class(t: Vector, means: Sequence[Vector], stds: Sequence[Vector]) -> float:
+    """Of the densities of all classes, what the best fitting one says beyond its value at the mean."""
+    found = []
+    for mean, std in zip(means, stds, strict=True):
+        rows = list(zip(t, mean, std, strict=True))
+        drop = math.fsum(log_normal(m, m, s**2) - log_normal(x, m, s**2) for x, m, s in rows)
+        found.append(2 * drop / len(rows))
+    return min(found)
 
 
 def log_logistic(x: float) -> float:

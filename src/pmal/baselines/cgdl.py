@@ -13,20 +13,21 @@ the encoder goes one path up, with a Gaussian of its own at each rung, and one p
 Once trained, class k has the Gaussian N(m_k, s_k^2) of the top latents of its training images that are
 classified right. An image is unknown if it is badly reconstructed, or fits no class:
 
-    P_k(t) = 1 - integral of N(m_k, s_k^2) over the box m_k -+ |t - m_k|
-           = 1 - prod_d erf(|t_d - m_kd| / s_kd sqrt 2)
-
-    score reconstruction   mean_pixels (x - decoder)^2
-    score latent           min_k -log(-log(1 - P_k)), which rises as max_k P_k falls, and has no ties where P
-                           rounds to 0 or 1
+    score reconstruction   mean_pixels (x - decoder(z_1))^2, without noise
+    score latent           min_k mean_l ((t_l - m_kl) / s_kl)^2
     score cgdl             the larger of the two, each scaled so that the median of the training set is 0 and
-                           its 95 % quantile 1: above 1 is what the paper rejects, by either threshold
+                           its 95 % quantile 1: above 1 is what one threshold or the other rejects
 
-What differs from the paper: its rungs stand at the convolutions of an encoder of its own, ours at layers on
-top of the pooled embedding, because every method has the same encoder; less of the pixels gets through. The
-decoder is one small network from the lowest latent. The weights are the paper's 1 : 1 : 100 divided by 100,
-except the reconstruction's, which is a mean over pixels here and has weight 1. KL has its full weight from
-the first step: no warm-up. Both thresholds are training quantiles; the paper sets the latent's to P = 0.5.
+What differs from the paper:
+- Its rungs stand at the convolutions of an encoder of its own, ours at layers on top of the pooled embedding,
+  because every method has the same encoder: less of the pixels gets through. One small decoder follows the
+  lowest latent.
+- The weights are those of the public code, 1 : 1 : 100, divided by 100, but the reconstruction has weight 1,
+  so that it is learned at the rate of the classifier. KL has its full weight from the first step: no warm-up.
+- The latent's rule in the paper is 1 - the probability of the box m_k -+ |t - m_k|; the public code compares
+  densities, for which the distance above stands. The box looks at the channel that fits best: in one run on
+  the embedded sample its AUROC was 85, the distance's 90.
+- Both thresholds are training quantiles; the paper sets the latent's to a probability of 0.5.
 
 B samples, K classes, D channels, L latent numbers.
 """
@@ -81,20 +82,15 @@ def merge(a: Gaussian, b: Gaussian) -> Gaussian:
 
 
 def latent_score(t_BL: Tensor, mean_KL: Tensor, std_KL: Tensor) -> Tensor:
-    """-log(-log(1 - P_k)) of the class that fits best, float64 (B,).
+    """Mean squared distance to the class that fits best, in its standard deviations, float64 (B,).
 
-    >>> one = torch.ones(1, 1)
-    >>> 1 - torch.exp(-torch.exp(-latent_score(2 * one, 0 * one, one)))  # beyond two sigmas
-    tensor([0.0455], dtype=torch.float64)
+    >>> latent_score(torch.tensor([[2.0, 0.0]]), torch.zeros(1, 2), torch.ones(1, 2))
+    tensor([2.], dtype=torch.float64)
     """
     score_B = t_BL.new_full((len(t_BL),), math.inf, dtype=torch.float64)
+    # One class at a time: all of a thousand at once would be gigabytes.
     for mean_L, std_L in zip(mean_KL.double(), std_KL.double(), strict=True):
-        sigmas_BL = ((t_BL.double() - mean_L).abs() / std_L).clamp(min=1e-12)
-        log_tail_BL = math.log(2) + torch.special.log_ndtr(-sigmas_BL)
-        # log(-log(1 - tail)); far out the tail underflows, and log(1 - tail) is minus the tail.
-        near_BL = (-(-log_tail_BL.exp()).log1p()).log()
-        surprise_BL = near_BL.where(log_tail_BL > -30, log_tail_BL)
-        score_B = torch.minimum(score_B, -surprise_BL.logsumexp(dim=1))
+        score_B = torch.minimum(score_B, ((t_BL.double() - mean_L) / std_L).square().mean(dim=1))
     return score_B
 
 
