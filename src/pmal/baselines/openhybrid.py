@@ -3,7 +3,7 @@
     loss = cross entropy(W z + b, y) + weight (-log p(z) / D)        score density = -log p(z)
 
 p is a normalizing flow, an invertible map f of z to numbers of a simple distribution p0, trained jointly with
-the classifier: the gradient of the density reaches the encoder (share = 0: it does not).
+the classifier: the gradient of the density reaches the encoder, times `share`.
 
     log p(z) = log p0(f(z)) + log |det df/dz|
 
@@ -16,12 +16,15 @@ What differs from the paper:
 - Its flow is a residual flow (i-ResNet blocks, and a series for the determinant). Couplings have their
   determinant in closed form, which a captured training step needs.
 - p0 is logistic (as in NICE, Dinh et al., 2015) and not normal, and the couplings' networks normalize their
-  layers. The gradient of a normal density grows with the distance: under the rate that all methods share it
-  blew up within a hundred steps.
+  layers. The gradient of a normal density grows with the distance: under the rate that all methods share, and
+  without the normalization, the loss was infinite or NaN within 150 steps.
 - Nothing in the joint loss keeps the encoder from shrinking z to a few points, where every density is
   infinite; and a rectified channel that is always zero has no density at all. So the density is that of z
   standardized by its batch statistics (running ones once trained), and in training Gaussian noise of `noise`
   standard deviations is added: what is smaller than the noise gains nothing by shrinking further.
+- The encoder gets a tenth of the density's gradient, and not all of it (share = 1). In single runs on the
+  embedded sample the AUROC of the density was 77, 74 and 69 with shares 0, 0.1 and 1. Presumably the encoder
+  learns to drop what makes an image improbable, of unknown images as well.
 - The density is divided by D, so that its weight means the same for every encoder.
 
 B samples, K classes, D channels, H of them in one half.
@@ -118,7 +121,7 @@ class HybridHead(Head):
         layers: int = 8,
         width: int = 128,
         noise: float = 0.1,
-        share: float = 1.0,
+        share: float = 0.1,
     ) -> None:
         super().__init__()
         if shape.features < 2 or layers < 2:
