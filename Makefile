@@ -23,7 +23,7 @@ unit: $(VENV)/.installed-dev
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	command -v $(PYTHON) >/dev/null && $(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV)
-	$(PIP) -e .
+	$(PIP) -e '.[report]'
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
