@@ -1,7 +1,7 @@
-"""The report of a run: its files and images in, one HTML file out.
+"""The report of a run, or of a benchmark's ledger: files and images in, one HTML file out.
 
-What is drawn, and how, is in `pmal.reporting`; here a run's folder and model are read for it. Nothing but the
-report is written.
+What is drawn, and how, is in `pmal.reporting`; here a run's folder and model are read for it. What a ledger
+has to show is in `pmal.benchmark.page`. Nothing but the report is written.
 """
 
 import dataclasses
@@ -18,6 +18,7 @@ from pmal._runtime.ranks import ALONE
 from pmal._runtime.runs import CONFIG, read_config
 from pmal._runtime.session import Session, open_session
 from pmal._runtime.tensors import has_tensors, load_tensors
+from pmal.benchmark.page import is_ledger, ledger_page
 from pmal.config import MiningConfig, RunConfig, to_settings
 from pmal.data.parts import Part, open_part
 from pmal.data.samples import Samples
@@ -56,21 +57,24 @@ SHEET_BYTES = {"test": 2_500_000, "train": 3_500_000}
 
 
 def write_report(
-    run: Path, session: Session | None = None, *, out: Path | None = None, task: Task | None = None
+    folder: Path, session: Session | None = None, *, out: Path | None = None, task: Task | None = None
 ) -> Path:
-    """Write RUN/report.html, or `out`, and give its path. task: as `pipeline.fit` had it, if it had one."""
+    """Write FOLDER/report.html, or `out`, and give its path. task: as `pipeline.fit` had it, if any."""
     check_can_render()
     # Alone, also after a training that processes shared: the others have ended.
     session = dataclasses.replace(session or open_session(), ranks=ALONE)
-    path = out or run / NAME
-    write_text(path, render_page(make_page(run, session, task)))
+    path = out or folder / NAME
+    write_text(path, render_page(make_page(folder, session, task)))
     return path
 
 
 def make_page(folder: Path, session: Session, task: Task | None = None) -> Page:
-    """The page for what a folder holds; folders of another kind are one more case here."""
+    """The page for what a folder holds: a run, or the cells of a benchmark."""
+    if not (folder / CONFIG).is_file() and is_ledger(folder):
+        return ledger_page(folder, session.display.say)
     if not (folder / CONFIG).is_file():
-        raise DataError(f"{folder}: not a run folder (no {CONFIG} in it): name one that `pmal fit` left")
+        fix = "name one that `pmal fit` or `pmal benchmark` left"
+        raise DataError(f"{folder}: not a run folder (no {CONFIG} in it) and no ledger with cells: {fix}")
     if not (folder / "model").is_dir():
         raise DataError(f"{folder}: not finished: run `pmal fit` again to finish it")
     return run_page(folder, session, task)
