@@ -36,7 +36,7 @@ def report(
 ) -> None:
     """Write what a run learned, or a benchmark found, as one HTML file with all its figures in it.
 
-    Of a run: results, embedding, scores, classes, prototypes, robustness, training. It needs the run's images.
+    Of a run: results, embedding, scores, classes, prototypes, robustness, training. It needs the images.
     Of a ledger: methods, differences against softmax, hyper-parameters, ablations, repeated minings.
     """
     session = start_session(Resources(device, data_root, workers, memory_limit), as_json, AGAIN)
