@@ -117,4 +117,4 @@ def _made_up_set(classes, channels):
         pixels = random.integers(0, 256, (len(labels), 8, 8, channels), dtype=np.uint8)
         return Samples.whole(ArrayStore(origin, pixels), labels, names)
 
-    return {"train": part("train", 4 if classes > 10 else 12), "test": part("test", 1 if classes > 10 else 3)}
+    return {"train": part("train", 3 if classes > 10 else 12), "test": part("test", 1 if classes > 10 else 3)}

@@ -14,7 +14,7 @@ import urllib.request
 import numpy as np
 import pytest
 
-from pmal import bench, bench_contestants, pipeline
+from pmal import bench, bench_contestants, cli, pipeline
 from pmal.bench_prediction import PredictionPlan
 from pmal.benchmark import schedule
 from pmal.benchmark.cells import Cell
@@ -42,7 +42,7 @@ def smaller(config):
             config, encoder=dataclasses.replace(config.encoder, name="small", options={})
         )
     training = dataclasses.replace(config.training, epochs=1, batch_size=32)
-    data = dataclasses.replace(config.data, limit=60, image_size=min(config.data.image_size, 32))
+    data = dataclasses.replace(config.data, limit=60, image_size=16)
     return dataclasses.replace(config, training=training, data=data)
 
 
@@ -55,6 +55,15 @@ def tiny(monkeypatch):
     # Of a benchmark's cells the first is computed; all are planned.
     monkeypatch.setattr(schedule, "missing_cells", lambda *about: missing(*about)[:1])
     monkeypatch.setattr(report_data_embedding, "layout_method", lambda: "PCA")
+
+    report, drawn = cli.report_after_fit, []
+
+    def once(run, session):
+        """A page's first report; `pmal report` draws as often as it is asked."""
+        drawn.append(run)
+        return report(run, session) if len(drawn) == 1 else run / "report.html"
+
+    monkeypatch.setattr(cli, "report_after_fit", once)
 
     def few(*asked):
         case = bench_contestants.Case("small", 16, 8, steps=2, classes=3, channels=1)
