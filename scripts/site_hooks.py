@@ -118,9 +118,18 @@ def _command_text(name, command):
     lines = []
     if name != "pmal" and not (inner and command.no_args_is_help):
         usage = command.get_usage(context).removeprefix("Usage: ")
-        lines = [f"## {name}", "", *_paragraphs(command.help), "", f"`{usage}`", "", "| | |", "|---|---|"]
+        lines = [
+            f"## {name}",
+            "",
+            *_paragraphs(command.help),
+            "",
+            f"`{usage}`",
+            "",
+            "| option | |",
+            "|---|---|",
+        ]
         records = [option.get_help_record(context) for option in command.params]
-        lines += [f"| `{_cell(record[0])}` | {_cell(record[1])} |" for record in records if record]
+        lines += [f"| `{_option(record[0])}` | {_cell(record[1])} |" for record in records if record]
         lines.append("")
     for word, one in inner.items():
         lines += _command_text(f"{name} {word}", one)
@@ -132,7 +141,18 @@ def _paragraphs(text):
 
 
 def _cell(text):
-    return " ".join(text.split()).replace("|", "\\|").replace("<str>", "TEXT").replace("<", "&lt;")
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+
+
+def _option(text):
+    """With the kind of its value in capitals; an argument's name says it.
+
+    >>> _option("--split <int range>"), _option("SOURCE <str>")
+    ('--split INT', 'SOURCE')
+    """
+    if not text.startswith("-"):
+        return text.split(" <")[0]
+    return re.sub(r"<(\w+)( range)?>", lambda kind: kind[1].upper(), text).replace("|", "\\|")
 
 
 def settings_text():
