@@ -19,10 +19,10 @@ from torch import Tensor
 
 from pmal._runtime.files import make_folder, write_json
 from pmal._runtime.manifest import describe_environment
-from pmal.bench_mining import BLOCKS, Problem, cdist_distance, distance_from_products
 from pmal.geometry import centered_logits, topology_distance
 from pmal.geometry.torch_kernel import distance_block
 from pmal.mining import select_candidates
+from pmal.speed.mining import BLOCKS, Problem, cdist_distance, distance_from_products
 
 
 @dataclass(frozen=True)

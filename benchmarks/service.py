@@ -31,9 +31,9 @@ import pmal
 from benchmarks.service_load import Answer, Ask, Tally, good, mixed, run_clients
 from pmal._runtime.files import make_folder, write_json
 from pmal._runtime.manifest import describe_environment
-from pmal.bench_timing import quantile
 from pmal.errors import PmalError
 from pmal.serving.service_model import model_loader
+from pmal.speed.timing import quantile
 
 RESULTS = Path(__file__).parent / "results" / "service"
 IMAGES, RATE_CLIENTS, WARM_SECONDS = 200, 32, 8.0

@@ -30,12 +30,12 @@ from pmal._runtime.files import make_folder, write_json
 from pmal._runtime.manifest import describe_environment
 from pmal._runtime.progress import Advance, Lines
 from pmal._runtime.session import Session, open_session
-from pmal.bench import PARTS, Sizes, choose_sizes, run_bench
-from pmal.bench_reference import smooth_pictures
-from pmal.bench_text import bench_text
-from pmal.bench_timing import Stopwatch
 from pmal.config import Resources, RunConfig, build, merge, read_recipe
 from pmal.errors import UsageError
+from pmal.speed.bench import PARTS, Sizes, choose_sizes, run_bench
+from pmal.speed.reference import smooth_pictures
+from pmal.speed.text import bench_text
+from pmal.speed.timing import Stopwatch
 
 RESULTS = Path(__file__).parent / "results" / "speed"
 THREAD_SETTINGS = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT")

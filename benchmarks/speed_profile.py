@@ -16,7 +16,7 @@ from torch.profiler import ProfilerActivity, profile
 from pmal._runtime.devices import convolutions
 from pmal._runtime.seeds import seeded
 from pmal._runtime.session import Session
-from pmal.bench_contestants import Case, Contestant, Plan, plain_training, pmal_training, set_up
+from pmal.speed.contestants import Case, Contestant, Plan, plain_training, pmal_training, set_up
 
 # The first that matches counts. Fused kernels carry the names of all they do.
 KINDS = {

@@ -14,13 +14,14 @@ import urllib.request
 import numpy as np
 import pytest
 
-from pmal import bench, bench_contestants, cli, pipeline
-from pmal.bench_prediction import PredictionPlan
+from pmal import cli, pipeline
 from pmal.benchmark import schedule
 from pmal.benchmark.cells import Cell
 from pmal.encoders import create_encoder, registry
 from pmal.reporting import report_data_embedding
 from pmal.serving import service_server
+from pmal.speed import bench, contestants
+from pmal.speed.prediction import PredictionPlan
 from tests.documented import PAGES, ROOT, blocks_of, calls_of, make_sandbox
 from tests.serving.http_service import wait_for
 from tests.test_cli import call
@@ -66,7 +67,7 @@ def tiny(monkeypatch):
     monkeypatch.setattr(cli, "report_after_fit", once)
 
     def few(*asked):
-        case = bench_contestants.Case("small", 16, 8, steps=2, classes=3, channels=1)
+        case = contestants.Case("small", 16, 8, steps=2, classes=3, channels=1)
         plan = PredictionPlan(images=8, calls=2, repeats=1, seconds=0.01, bank=100)
         return dataclasses.replace(
             sizes(*asked), cases=(case,), mining=((100, 4),), mining_repeats=1, prediction=plan

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pmal.cli_bench import bench
-from pmal.cli_benchmark import benchmark_app
-from pmal.cli_data import data_app
-from pmal.cli_export import export, open_exported
-from pmal.cli_options import (
+from pmal.commands.bench import bench
+from pmal.commands.benchmark import benchmark_app
+from pmal.commands.data import data_app
+from pmal.commands.export import export, open_exported
+from pmal.commands.options import (
     AGAIN,
     DATA_HELP,
     ENCODER_HELP,
@@ -34,8 +34,8 @@ from pmal.cli_options import (
     start_session,
     start_shared_session,
 )
-from pmal.cli_report import report, report_after_fit
-from pmal.cli_serve import serve
+from pmal.commands.report import report, report_after_fit
+from pmal.commands.serve import serve
 from pmal.config import (
     STAGES,
     TEMPERATURES,

@@ -13,12 +13,12 @@ import torch
 
 from pmal._runtime.manifest import describe_environment
 from pmal._runtime.session import Session
-from pmal.bench_contestants import Case, Plan
-from pmal.bench_mining import measure_mining
-from pmal.bench_prediction import PredictionPlan, measure_prediction
-from pmal.bench_timing import Limits, Stopwatch, measure_limits
-from pmal.bench_training import measure_threads, measure_training
 from pmal.encoders.registry import create_encoder
+from pmal.speed.contestants import Case, Plan
+from pmal.speed.mining import measure_mining
+from pmal.speed.prediction import PredictionPlan, measure_prediction
+from pmal.speed.timing import Limits, Stopwatch, measure_limits
+from pmal.speed.training import measure_threads, measure_training
 
 Found = dict[str, Any]
 Job = Callable[[], Found]

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pmal.cli_options import DeviceOption, JsonOption, start_session
+from pmal.commands.options import DeviceOption, JsonOption, start_session
 from pmal.config import Resources
 from pmal.errors import UsageError
 

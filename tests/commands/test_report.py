@@ -84,7 +84,7 @@ def test_a_ledger_has_a_report_too(tmp_path, call):
 
 
 def test_the_ledger_of_this_project_has_a_report(tmp_path, call):
-    ledger = Path(__file__).parents[1] / "benchmarks" / "results"
+    ledger = Path(__file__).parents[2] / "benchmarks" / "results"
     code, _, error = call("report", ledger, "--out", tmp_path / "page.html")
     assert (code, error) == (0, "")
     text = (tmp_path / "page.html").read_text()

@@ -14,7 +14,9 @@ import torch
 from pmal._runtime.devices import choose_precision, convolutions
 from pmal._runtime.seeds import seeded
 from pmal._runtime.session import Session
-from pmal.bench_contestants import (
+from pmal.ensemble.classifiers import AT_ONCE
+from pmal.errors import UsageError
+from pmal.speed.contestants import (
     Case,
     Contestant,
     Maker,
@@ -25,9 +27,7 @@ from pmal.bench_contestants import (
     set_up,
     side_by_side,
 )
-from pmal.bench_timing import Limits, Stopwatch, Work, in_turns, network_cost, spread
-from pmal.ensemble.classifiers import AT_ONCE
-from pmal.errors import UsageError
+from pmal.speed.timing import Limits, Stopwatch, Work, in_turns, network_cost, spread
 
 Row = dict[str, Any]
 SMALLEST_BATCH = 4

@@ -13,18 +13,9 @@ from torch import nn
 
 from benchmarks import speed_profile
 from benchmarks.speed import winners
-from pmal import bench, bench_contestants, bench_timing, bench_training
 from pmal.__main__ import main
 from pmal._runtime.session import open_session
 from pmal._runtime.signals import STOPPING
-from pmal.bench import CPU_QUICK, GPU, choose_sizes, run_bench
-from pmal.bench_contestants import Case, Plan, plain_training, pmal_training, prototypes_of, side_by_side
-from pmal.bench_mining import Problem, cdist_distance
-from pmal.bench_prediction import PredictionPlan, finished_model
-from pmal.bench_reference import Pictures, ReferenceLoop, smooth_pictures
-from pmal.bench_text import bench_text
-from pmal.bench_timing import Limits, Stopwatch, in_turns, measure_limits, network_cost, quantile, spread
-from pmal.bench_training import measure_training
 from pmal.config import EncoderConfig, Resources
 from pmal.encoders import registry
 from pmal.encoders.adapters import FeatureAdapter
@@ -33,6 +24,15 @@ from pmal.ensemble.steps import EagerStep
 from pmal.ensemble.training import COMPILE_STEPS
 from pmal.errors import UsageError
 from pmal.geometry import topology_distance
+from pmal.speed import bench, contestants, timing, training
+from pmal.speed.bench import CPU_QUICK, GPU, choose_sizes, run_bench
+from pmal.speed.contestants import Case, Plan, plain_training, pmal_training, prototypes_of, side_by_side
+from pmal.speed.mining import Problem, cdist_distance
+from pmal.speed.prediction import PredictionPlan, finished_model
+from pmal.speed.reference import Pictures, ReferenceLoop, smooth_pictures
+from pmal.speed.text import bench_text
+from pmal.speed.timing import Limits, Stopwatch, in_turns, measure_limits, network_cost, quantile, spread
+from pmal.speed.training import measure_training
 
 CPU = torch.device("cpu")
 TINY = Case("small", 16, 8, steps=2, classes=3, channels=1)
@@ -100,8 +100,8 @@ def test_quantile_and_spread_against_numpy():
 
 
 def test_limits_are_rates_of_products_and_copies(monkeypatch):
-    monkeypatch.setitem(bench_timing.PRODUCT_SIDE, "cpu", 64)
-    monkeypatch.setitem(bench_timing.COPY_BYTES, "cpu", 4096)
+    monkeypatch.setitem(timing.PRODUCT_SIDE, "cpu", 64)
+    monkeypatch.setitem(timing.COPY_BYTES, "cpu", 4096)
     ticks = iter(range(10**6))
     limits = measure_limits(CPU, Stopwatch(lambda: None, lambda: float(next(ticks))), repeats=2)
     assert limits == Limits({"float32": 2 * 64**3, "bfloat16": 2 * 64**3}, 2 * 4096)
@@ -206,10 +206,10 @@ def test_networks_side_by_side_are_a_row_of_their_own(monkeypatch):
     limits = Limits({"float32": 1e12, "bfloat16": 1e12}, 1e10)
 
     def as_if_on_a_gpu(makers, device):
-        real = {name: bench_contestants.set_up(make, CPU) for name, make in makers.items() if name != "pmal"}
+        real = {name: contestants.set_up(make, CPU) for name, make in makers.items() if name != "pmal"}
         return {**real, "together": contestant}, []
 
-    monkeypatch.setattr(bench_training, "_gather", as_if_on_a_gpu)
+    monkeypatch.setattr(training, "_gather", as_if_on_a_gpu)
     alone, both = measure_training(TINY, plan, limits, Stopwatch.of(CPU), session).plain
     assert (alone["variant"], both["variant"]) == ("auto", "auto, 2 side by side")
     assert both["ratio"] > 0
@@ -224,9 +224,9 @@ def test_networks_side_by_side_are_a_row_of_their_own(monkeypatch):
 
 def test_long_plans_are_worth_compiling_and_short_ones_are_not():
     long = Plan(long=True)
-    steps = TINY.steps * bench_contestants._epochs(TINY, long)
+    steps = TINY.steps * contestants._epochs(TINY, long)
     assert steps >= COMPILE_STEPS + long.turns * TINY.steps
-    assert TINY.steps * bench_contestants._epochs(TINY, Plan(long=False)) < COMPILE_STEPS
+    assert TINY.steps * contestants._epochs(TINY, Plan(long=False)) < COMPILE_STEPS
 
 
 def test_a_variant_that_the_machine_lacks_is_a_note():
@@ -245,7 +245,7 @@ def test_a_variant_that_the_machine_lacks_is_a_note():
 
 
 def test_a_batch_too_large_is_halved(monkeypatch):
-    real, tried = bench_training._measure, []
+    real, tried = training._measure, []
 
     def measure(case, *rest):
         tried.append(case.batch_size)
@@ -253,7 +253,7 @@ def test_a_batch_too_large_is_halved(monkeypatch):
             raise torch.OutOfMemoryError("CUDA out of memory")
         return real(case, *rest)
 
-    monkeypatch.setattr(bench_training, "_measure", measure)
+    monkeypatch.setattr(training, "_measure", measure)
     limits = Limits({"float32": 1e12, "bfloat16": 1e12}, 1e10)
     case = dataclasses.replace(TINY, batch_size=16)
     found = measure_training(

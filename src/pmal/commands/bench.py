@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from pmal.cli_options import AGAIN, DeviceOption, JsonOption, start_session
+from pmal.commands.options import AGAIN, DeviceOption, JsonOption, start_session
 from pmal.config import Resources
 
 
@@ -23,8 +23,8 @@ def bench(
     """
     session = start_session(Resources(device=device), as_json, AGAIN)
 
-    from pmal.bench import choose_sizes, run_bench
-    from pmal.bench_text import bench_text
+    from pmal.speed.bench import choose_sizes, run_bench
+    from pmal.speed.text import bench_text
 
     found = run_bench(choose_sizes(session.device, encoder or [], quick), session)
     print(json.dumps(found) if as_json else bench_text(found))

@@ -10,7 +10,7 @@ from tests.benchmark.ledgers import made_up, options, record, tiny
 from tests.test_cli import assert_one_line_error, call
 
 __all__ = ["call"]
-LEDGER = Path(__file__).parents[1] / "benchmarks" / "results"
+LEDGER = Path(__file__).parents[2] / "benchmarks" / "results"
 
 
 def test_dry_run_run_and_table(tmp_path, call):

@@ -13,15 +13,15 @@ from typing import Any
 import torch
 
 from pmal._runtime.session import Session
-from pmal.bench_contestants import Case, prototypes_of, training_data
-from pmal.bench_reference import ReferenceLoop
-from pmal.bench_timing import Limits, Stopwatch, Work, in_turns, network_cost, quantile, spread
 from pmal.data.batches import ResidentImages
 from pmal.ensemble.embeddings import embed_images
 from pmal.optimization.learner import embed_prototypes
 from pmal.optimization.training import PrototypeTrainingSet
 from pmal.rejection.model import OpenSetModel, Rule
 from pmal.rejection.scores import Reference
+from pmal.speed.contestants import Case, prototypes_of, training_data
+from pmal.speed.reference import ReferenceLoop
+from pmal.speed.timing import Limits, Stopwatch, Work, in_turns, network_cost, quantile, spread
 
 FEWEST = 3
 """Calls, whatever they cost."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pmal.cli_options import AGAIN, DataRootOption, JsonOption, start_session
+from pmal.commands.options import AGAIN, DataRootOption, JsonOption, start_session
 from pmal.config import Resources
 from pmal.errors import UsageError, unknown_name
 

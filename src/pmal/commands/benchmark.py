@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pmal.cli_options import (
+from pmal.commands.options import (
     AGAIN,
     DATA_HELP,
     ENCODER_HELP,

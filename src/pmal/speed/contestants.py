@@ -17,8 +17,6 @@ from torch import nn
 
 from pmal._runtime.progress import Silent
 from pmal._runtime.session import Session
-from pmal.bench_reference import ReferenceLoop, smooth_pictures
-from pmal.bench_timing import Work
 from pmal.config import RunConfig, build
 from pmal.data.batches import ResidentImages
 from pmal.data.samples import Pixels
@@ -32,6 +30,8 @@ from pmal.ensemble.training import _Loop as TrainingLoop  # not train(): here an
 from pmal.errors import UsageError, unknown_name
 from pmal.mining import PrototypeSet
 from pmal.optimization.training import PrototypeTrainingSet, make_learner
+from pmal.speed.reference import ReferenceLoop, smooth_pictures
+from pmal.speed.timing import Work
 
 VARIANTS = ("auto", "eager", "captured", "compiled")
 """How a step runs: as `pmal fit` chooses, as it is written, as a CUDA graph, compiled and as a CUDA graph."""

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pmal.cli_options import AGAIN, DATA_HELP, DataRootOption, JsonOption, SourceArgument, start_session
+from pmal.commands.options import AGAIN, DATA_HELP, DataRootOption, JsonOption, SourceArgument, start_session
 from pmal.config import Resources
 from pmal.errors import UsageError
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from pmal._runtime.session import Session
-from pmal.bench_timing import Limits, Stopwatch, Work, in_turns, spread
 from pmal.geometry import topology_distance
 from pmal.geometry.kernels import square_sums
+from pmal.speed.timing import Limits, Stopwatch, Work, in_turns, spread
 
 BLOCKS = (128, 512, 2048)
 """Rows at a time for torch.cdist; the best counts."""
