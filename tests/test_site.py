@@ -1,7 +1,9 @@
 """The documentation site builds without a warning, loads nothing from elsewhere, and leaves nothing out."""
 
+import doctest
 import os
 import re
+import runpy
 import subprocess
 import sys
 
@@ -47,6 +49,14 @@ def test_links_to_the_repository_lead_to_its_files(site):
     assert f'href="{name}"' in listing
     assert (site / "repository/benchmarks/results/quality" / name).is_file()
     assert 'href="../report.html"' in (site / "repository/CHANGELOG.html").read_text()
+
+
+def test_examples_of_the_hooks():
+    names = runpy.run_path(str(ROOT / "scripts" / "site_hooks.py"))
+    finder, runner = doctest.DocTestFinder(), doctest.DocTestRunner()
+    for name in ("site_uri", "_option"):
+        [found] = finder.find(names[name], name, module=False, globs=names)
+        assert runner.run(found) == (0, 1)
 
 
 def test_the_reference_has_every_public_name_command_and_setting(site):
