@@ -89,6 +89,8 @@ def make_sandbox(folder):
     for name, picture in zip(SINGLE_IMAGES, images[0][64:], strict=False):
         _write(folder / name, picture)
     _write_embeddings(folder / "features.npz")
+    (folder / ".venv" / "bin").mkdir(parents=True)
+    (folder / ".venv" / "bin" / "activate").touch()
     for name, (classes, channels) in MADE_UP.items():
         write_parquet(folder / "data" / name / "all.parquet", _made_up_set(classes, channels))
     for cell in (ROOT / "benchmarks" / "results").glob("*/sample-arpl0-small-sample*-seed0.json"):

@@ -55,3 +55,13 @@ def test_sources_are_documented_where_people_look():
     text = (ROOT / "docs" / "data.md").read_text()
     missing = [info.name for info in list_sources() if f"`{info.name}`" not in text]
     assert not missing
+
+
+@pytest.mark.parametrize("page", SPOKEN, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_to_files_of_the_repository(page):
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.S | re.M)
+    links = re.findall(r"\]\(([^)\s]+)\)|<img[^>]* src=\"([^\"]+)\"", text)
+    for target in (first or second for first, second in links):
+        path, _, _ = target.partition("#")
+        outside = re.match(r"[a-z]+:", target)
+        assert outside or not path or (page.parent / path).exists(), f"{page.name}: {target} leads nowhere"

@@ -1,7 +1,9 @@
 """The documentation site builds without a warning, loads nothing from elsewhere, and leaves nothing out."""
 
+import doctest
 import os
 import re
+import runpy
 import subprocess
 import sys
 
@@ -49,9 +51,19 @@ def test_links_to_the_repository_lead_to_its_files(site):
     assert 'href="../report.html"' in (site / "repository/CHANGELOG.html").read_text()
 
 
+def test_examples_of_the_hooks():
+    names = runpy.run_path(str(ROOT / "scripts" / "site_hooks.py"))
+    finder, runner = doctest.DocTestFinder(), doctest.DocTestRunner()
+    for name in ("site_uri", "_option"):
+        [found] = finder.find(names[name], name, module=False, globs=names)
+        assert runner.run(found) == (0, 1)
+
+
 def test_the_reference_has_every_public_name_command_and_setting(site):
     python = (site / "reference/python.html").read_text()
     assert [name for name in pmal.__all__ if not re.search(rf'id="pmal\.[\w.]*{name}"', python)] == []
+    assert '<span class="gp">&gt;&gt;&gt; </span>' in python, "examples are shown as code"
+    assert "<li><strong>landmarks</strong>: " in python, "parameters are shown as a list"
     commands = (site / "reference/commands.html").read_text()
     for id in ("pmal-fit", "pmal-benchmark-table", "pmal-data-splits", "pmal-serve"):
         assert f'id="{id}"' in commands
