@@ -88,6 +88,26 @@ def search_table() -> str:
     return "\n".join(lines)
 
 
+def teachers_table() -> str:
+    """What averaged weights, and the mining classifiers as teachers, do: means over validation problems."""
+    kinds = ("probability", "logit", "distance", "neighbors")
+    groups = defaultdict(list)
+    for file in sorted((RESULTS / "search" / "teachers").glob("*.json")):
+        for row in read_json(file)["rows"]:
+            settings = " ".join(word for word in row["settings"].split() if not word.startswith("data."))
+            groups[file.stem.split("-")[0], row["method"], settings].append(row)
+    lines = [
+        f"| data, problems | method | settings | ACC | AUROC {' | AUROC '.join(kinds)} |",
+        f"|{'---|' * (4 + len(kinds))}",
+    ]
+    for (source, method, settings), rows in groups.items():
+        columns = [[row["accuracy"] for row in rows], *([row["auroc"].get(k) for row in rows] for k in kinds)]
+        cells = ["" if None in column else f"{100 * statistics.mean(column):.1f}" for column in columns]
+        head = f"{source}, {len(rows)} | {method} | {settings.partition('.')[2] or 'defaults'}"
+        lines.append(f"| {head} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def combined_table() -> str:
     """Single scores and combinations of them on known classes alone, the best ten by their mean."""
     results = [read_json(file) for file in sorted((RESULTS / "search").glob("*.json"))]
@@ -329,6 +349,7 @@ TABLES = {
     "quality": quality_table,
     "mining": mining_table,
     "search": search_table,
+    "teachers": teachers_table,
     "combined": combined_table,
     "prototypes": prototypes_table,
     "precomputed": precomputed_table,

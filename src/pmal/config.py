@@ -220,8 +220,6 @@ class OptimizationConfig(Checked):
     """warm (from the first classifier) or scratch (from new random weights)."""
     refresh: Annotated[int, Within(0)] = 0
     """Prototypes embedded anew at each step, in turn. 0: all up to two batches of them, else one batch."""
-    teaching: Annotated[float, Within(0)] = 0.0
-    """Weight of agreeing with the mean answer of the classifiers that the prototypes were mined with."""
 
 
 @dataclass(frozen=True)

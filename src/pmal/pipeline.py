@@ -96,8 +96,9 @@ def run_stages(
         yield "mining"
         run.begin("optimization")
         folder = out / "optimization"
-        rest: dict[str, Any] = {"flip": task.flip, "folder": folder, "session": session}
-        network = optimize_embedding(network, data, prototypes, config, **rest, teachers=classifiers)
+        network = optimize_embedding(
+            network, data, prototypes, config, flip=task.flip, folder=folder, session=session
+        )
         yield "optimization"
     elif method.final:
         run.begin("optimization")

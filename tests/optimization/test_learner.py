@@ -59,28 +59,6 @@ def test_the_objective_is_both_losses_of_one_batch(weight):
         torch.testing.assert_close(gradient, parameter.grad, rtol=1e-3, atol=1e-5)
 
 
-def test_teachers_add_the_cross_entropy_with_their_mean_answer_and_are_not_trained():
-    teachers = [Classifier(SPEC).eval(), Classifier(SPEC).eval()]
-    batch, prototypes, labels = images(6), images(5), torch.tensor([0, 1, 2, 0, 1, 2])
-    alone = make(prototypes=prototypes)
-    taught = make(prototypes=prototypes, settings=OptimizationConfig(teaching=0.5))
-    assert not taught.teachers
-    taught.teachers = tuple(teachers)
-    taught.load_state_dict(alone.state_dict())
-    model = taught.classifier
-    views = normalize(batch, model.mean, model.std)
-    difference = taught.objective(batch, labels) - alone.objective(batch, labels)
-    difference.backward()
-
-    answers = sum(teacher(views).softmax(1) for teacher in teachers) / 2
-    both = torch.cat([views, normalize(prototypes, model.mean, model.std)])
-    logits = model.head(model.encoder(both)[:6])
-    expected = -(answers * logits.log_softmax(1)).sum(1).mean()
-    torch.testing.assert_close(difference, 0.5 * expected)
-    assert all(p.grad is None for teacher in teachers for p in teacher.parameters())
-    assert len(taught.state_dict()) == len(alone.state_dict())
-
-
 @pytest.mark.parametrize("count", [8, 40])
 def test_a_step_embeds_the_batch_and_one_part_however_many_prototypes(count):
     mask = torch.ones(3, count, dtype=torch.bool)

@@ -3,8 +3,6 @@
 B samples, R prototypes renewed per step, K classes, T prototypes of the class that has most, D channels.
 """
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -28,11 +26,8 @@ class PrototypeLearner(nn.Module):
         bank: PrototypeBank,
         config: RunConfig,
         flip: bool,
-        teachers: Sequence[Classifier] = (),
     ) -> None:
         super().__init__()
-        # In a tuple they are no part of this module: neither trained nor saved with it.
-        self.teachers = tuple(teachers) if config.optimization.teaching else ()
         self.classifier, self.bank, self.settings = classifier, bank, config.optimization
         self.distance = DISTANCES[self.settings.distance]
         self.policy, self.flip = config.data.augmentation, flip
@@ -55,17 +50,7 @@ class PrototypeLearner(nn.Module):
             prototypes_KTD = self.bank.renew(z_RD.float())
             distances_BK = self.distance(z_BD.float(), prototypes_KTD, self.bank.mask)
             separation = prototype_margin_loss(distances_BK, labels, margin=self.settings.margin)
-        loss = classification + self.settings.weight * separation
-        if not self.teachers:
-            return loss
-        return loss + self.settings.teaching * teaching_loss(model.head(z_BD), self.teachers, views)
-
-
-def teaching_loss(logits_BK: Tensor, teachers: Sequence[Classifier], views_BCHW: Tensor) -> Tensor:
-    """Cross entropy with the mean probabilities of the teachers, which see the same views."""
-    with torch.no_grad():
-        answers_BK = torch.stack([teacher(views_BCHW).softmax(dim=1) for teacher in teachers]).mean(dim=0)
-    return cross_entropy(logits_BK, answers_BK)
+        return classification + self.settings.weight * separation
 
 
 def embed_prototypes(model: Classifier, images_PCHW: Tensor, mask_KT: Tensor) -> Tensor:

@@ -3,7 +3,6 @@
 import copy
 import functools
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,17 +68,15 @@ def optimize_embedding(
     flip: bool,
     folder: Path,
     session: Session,
-    teachers: Sequence[Classifier] = (),
 ) -> Classifier:
     """Train the final network, starting from the first classifier; one that is done already is loaded.
 
-    Resumable like every training, with the state of the prototype bank. teachers: the classifiers that the
-    prototypes were mined with, for `optimization.teaching`.
+    Resumable like every training, with the state of the prototype bank.
     """
     both, ranks = PrototypeTrainingSet(data.images, data.labels, data.ids, prototypes), session.ranks
     if not has_tensors(folder / "weights", ranks):
         seed = stream(config.seed, "optimization")
-        learner = make_learner(first, both, config, flip=flip, seed=seed, ranks=ranks, teachers=teachers)
+        learner = make_learner(first, both, config, flip=flip, seed=seed, ranks=ranks)
         train(
             "optimization",
             learner,
@@ -103,7 +100,6 @@ def make_learner(
     flip: bool,
     seed: int,
     ranks: Ranks = ALONE,
-    teachers: Sequence[Classifier] = (),
 ) -> PrototypeLearner:
     """The untrained network: a copy of the first classifier, or the same network with new weights."""
     settings = config.optimization
@@ -126,7 +122,7 @@ def make_learner(
         ranks,
     )
     model = model.use_channels_last().to(data.labels.device)
-    return PrototypeLearner(model, bank, config, flip, teachers)
+    return PrototypeLearner(model, bank, config, flip)
 
 
 def _logging_staleness(session: Session, bank: PrototypeBank) -> Session:
