@@ -10,8 +10,14 @@ import pytest
 import torch
 
 from pmal._runtime.progress import Silent
+from pmal.config import EncoderConfig
+from pmal.data.batches import ResidentImages
+from pmal.ensemble.classifier import Classifier, ClassifierSpec
+from pmal.ensemble.embeddings import embed_images
+from pmal.ensemble.heads import HeadConfig
 from pmal.errors import DataError, PmalError, UsageError
-from pmal.rejection.model import Rule
+from pmal.methods import METHODS
+from pmal.rejection.model import OpenSetModel, Rule
 from pmal.serving import export_onnx as module
 from pmal.serving import onnx_model
 from pmal.serving.export_check import Images, check_parity, images_to_check
@@ -44,6 +50,23 @@ def test_answers_are_those_of_pytorch_in_batches_of_any_size(name):
         assert [p["file"] for p in got["prototypes"]] == [p["file"] for p in wanted["prototypes"]]
     alone = runtime.run(images.numpy(), batch=1)
     assert alone["label"].tolist() == runtime.run(images.numpy())["label"].tolist()
+    assert found.parity.decisions_differ == 0
+    assert found.parity.score_difference < 1e-4
+
+
+@pytest.mark.parametrize("method", ["cpn", "openmax", "proser"])
+def test_heads_of_other_methods_answer_by_their_own_scores(method):
+    known = METHODS[method]
+    spec = ClassifierSpec(
+        EncoderConfig("small"), ("a", "b", "c"), SIZE, 1, HeadConfig(known.final or known.head)
+    )
+    torch.manual_seed(0)
+    network, images = Classifier(spec).eval(), some_images()
+    z_ND, logits_NK = embed_images(network, ResidentImages(images, torch.device("cpu")))
+    network.head.fit_after(z_ND, logits_NK, logits_NK.argmax(dim=1))
+    model = OpenSetModel(network, spec.class_names, Rule(known.score, threshold=0.0))
+    middle = float(model.answer(images).score.sort().values[23:25].mean())  # and not at an image
+    found = export_onnx(replace(model, rule=Rule(known.score, threshold=middle)), Images(images, "images"))
     assert found.parity.decisions_differ == 0
     assert found.parity.score_difference < 1e-4
 

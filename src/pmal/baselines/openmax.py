@@ -110,14 +110,20 @@ def unknown_probability(
     tensor([0.0180, 1.0000], dtype=torch.float64)
     """
     active_BK = centered(logits_BK)
-    # Not by matrix products: those are chosen by batch size, and a score must not depend on it.
-    distance_BK = torch.cdist(active_BK, means_KK, compute_mode="donot_use_mm_for_euclid_dist")
-    rank_BK = active_BK.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
-    weight_BK = (alpha - rank_BK).clamp(min=0).double() / alpha
-    part_BK = -weight_BK * torch.expm1(-((distance_BK / scale_K) ** shape_K))
+    weight_A = 1 - torch.arange(alpha, dtype=torch.float64, device=active_BK.device) / alpha
+    largest_BA = active_BK.topk(alpha, dim=1).indices
+    weight_BK = torch.zeros_like(active_BK).scatter(1, largest_BA, weight_A.expand(largest_BA.shape))
+    part_BK = -weight_BK * torch.expm1(-((_distances(active_BK, means_KK) / scale_K) ** shape_K))
     unknown_B1 = (active_BK * part_BK).sum(dim=1, keepdim=True)
     revised_BL = torch.cat([unknown_B1, active_BK * (1 - part_BK)], dim=1)
     return revised_BL.softmax(dim=1)[:, 0]
+
+
+def _distances(active_BK: Tensor, means_KK: Tensor) -> Tensor:
+    if torch.compiler.is_exporting():  # no runtime has cdist; a graph is asked for few images at a time
+        return (active_BK[:, None] - means_KK).norm(dim=2)
+    # Not by matrix products: those are chosen by batch size, and a score must not depend on it.
+    return torch.cdist(active_BK, means_KK, compute_mode="donot_use_mm_for_euclid_dist")
 
 
 @register_head("openmax")
