@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from pmal._runtime.seeds import seeded
 from pmal.config import RunConfig
 from pmal.errors import UsageError, unknown_name
 from pmal.methods import METHODS
@@ -140,10 +141,23 @@ def create_head(config: HeadConfig, shape: HeadShape) -> Head:
             raise UsageError(f"method_options.{option}: the head {config.name} takes no options")
         if option not in valid:
             raise unknown_name(f"option of {config.name}", option, valid)
-        kind = type(valid[option])
-        if type(value) not in ((int, float) if kind is float else (kind,)):
-            raise UsageError(f"method_options.{option} = {value!r}: expected {kind.__name__}")
+        _check_option(option, value, type(valid[option]))
     return make(shape, **config.options)
+
+
+def _check_option(option: str, value: Any, kind: type) -> None:
+    if type(value) not in ((int, float) if kind is float else (kind,)):
+        raise UsageError(f"method_options.{option} = {value!r}: expected {kind.__name__}")
+    # Weights, counts and sizes; written so that NaN is refused.
+    if kind in (int, float) and not 0 <= value < math.inf:
+        raise UsageError(f"method_options.{option} = {value}: must be 0 or more, and finite")
+
+
+def check_heads(config: RunConfig) -> None:
+    """Fail before any work where a head of the method does not take its options, whatever the images are."""
+    with seeded(0, torch.device("cpu")):
+        for head in (first_head(config), final_head(config)):
+            create_head(head, HeadShape(features=64, classes=2, channels=3, image_size=32))
 
 
 def scores_of(head: Head, z_BD: Tensor, logits_BK: Tensor) -> dict[str, Tensor]:
