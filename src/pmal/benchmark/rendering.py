@@ -52,13 +52,13 @@ def render(tables: Sequence[Table], form: str) -> str:
 
 def _markdown(table: Table) -> str:
     lines = ["| " + " | ".join(table.heads) + " |", "|" + "---|" * len(table.heads)]
-    lines += ["| " + " | ".join(_text(entry) for entry in row) + " |" for row in table.rows]
+    lines += ["| " + " | ".join(entry_text(entry) for entry in row) + " |" for row in table.rows]
     notes = [f"{note}" for note in table.notes]
     return "\n\n".join([f"**{table.caption}**", "\n".join(lines), *notes])
 
 
 def _terminal(table: Table) -> str:
-    rows = [list(table.heads), *([_text(entry) for entry in row] for row in table.rows)]
+    rows = [list(table.heads), *([entry_text(entry) for entry in row] for row in table.rows)]
     return "\n".join([table.caption, align(rows), *table.notes])
 
 
@@ -115,7 +115,8 @@ def _plain(value: float | None) -> str:
     return "" if value is None else f"{value:.4f}"
 
 
-def _text(entry: Entry) -> str:
+def entry_text(entry: Entry) -> str:
+    """As people read it."""
     if entry is None:
         return ""
     if isinstance(entry, Mean):
@@ -135,5 +136,5 @@ def _beside(entry: Beside) -> str:
     paper = "" if entry.paper is None else f"paper {entry.paper.value:.1f}{'*' * entry.paper.own}"
     if entry.ours is None:
         return paper
-    ours = f"{_text(entry.ours)} (n={entry.ours.cells})"
+    ours = f"{entry_text(entry.ours)} (n={entry.ours.cells})"
     return ours if entry.difference is None else f"{ours}, {paper}: {_signed(entry.difference)}"
