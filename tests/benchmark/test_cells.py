@@ -31,6 +31,12 @@ def test_what_the_recipe_says_anyway_does_not_make_another_cell():
     assert plain.epochs == 100
 
 
+def test_what_the_method_does_anyway_does_not_make_another_cell():
+    settings = ["method_options.gamma=0.5", "method_options.weight=1"]
+    [kept] = make_cell("rpl", "sample", "arpl", 0, 0, recipe="sample", settings=settings).settings
+    assert kept == "method_options.weight=1"
+
+
 def test_settings_of_the_second_training_do_not_make_another_softmax():
     words = {"recipe": "strong", "settings": ["optimization.weight=2", "encoder.projection=linear"]}
     assert make_cell("softmax", "cifar10", "arpl", 0, 0, **words).settings == ("encoder.projection=linear",)

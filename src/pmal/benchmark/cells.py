@@ -152,13 +152,15 @@ def make_cell(
 
 
 def plain_settings(recipe: str, settings: Iterable[str], method: str = "pmal") -> tuple[str, ...]:
-    """Settings in one spelling, sorted, without those that the recipe has anyway: equal cells are equal.
+    """Settings in one spelling, sorted, without those that recipe or method have anyway: no cell has two names.
 
     >>> plain_settings("strong", ["optimization.weight=2.0", "mining.per_class=10", "data.limit = 5"])
     ('data.limit=5', 'optimization.weight=2')
     """
     layers = [{"method": method}, *_layers(recipe, settings)]
-    usual, wanted = (_explicit(build(RunConfig, merge(*some))) for some in (layers[:2], layers))
+    config = build(RunConfig, merge(*layers))
+    usual = _default_options(config) | _explicit(build(RunConfig, merge(*layers[:2])))
+    wanted = _explicit(config)
     names = [name for name in wanted if wanted[name] != usual.get(name)]
     return tuple(sorted(f"{name}={_text(wanted[name])}" for name in names))
 
@@ -170,6 +172,16 @@ def _layers(recipe: str, settings: Iterable[str]) -> list[dict[str, Any]]:
 def _explicit(config: RunConfig) -> dict[str, Any]:
     """All settings; the number of classifiers as such, not as 0 for the usual one."""
     return _flat(to_settings(config)) | {"ensemble.size": config.classifiers}
+
+
+def _default_options(config: RunConfig) -> dict[str, Any]:
+    """Of the method, by the names of settings; left out where nobody sets any."""
+    if not config.method_options:
+        return {}
+    from pmal.ensemble.heads import default_options, final_head  # with torch, which tables can do without
+
+    defaults = default_options(final_head(config).name)
+    return {f"method_options.{option}": value for option, value in defaults.items()}
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -130,19 +130,24 @@ def register_head(name: str) -> Callable[[HeadType], HeadType]:
 
 def create_head(config: HeadConfig, shape: HeadShape) -> Head:
     """A new, untrained head; its weights come from torch's global random generator."""
-    if config.name not in _HEADS:
-        importlib.import_module("pmal.baselines")
-    if config.name not in _HEADS:
-        raise unknown_name("head", config.name, _HEADS)
-    make = _HEADS[config.name]
-    valid = {n: p.default for n, p in inspect.signature(make).parameters.items() if n != "shape"}
+    valid = default_options(config.name)
     for option, value in config.options.items():
         if not valid:
             raise UsageError(f"method_options.{option}: the head {config.name} takes no options")
         if option not in valid:
             raise unknown_name(f"option of {config.name}", option, valid)
         _check_option(option, value, type(valid[option]))
-    return make(shape, **config.options)
+    return _HEADS[config.name](shape, **config.options)
+
+
+def default_options(name: str) -> dict[str, Any]:
+    """Every option of a head, and what it is where nobody says otherwise."""
+    if name not in _HEADS:
+        importlib.import_module("pmal.baselines")
+    if name not in _HEADS:
+        raise unknown_name("head", name, _HEADS)
+    parameters = inspect.signature(_HEADS[name]).parameters
+    return {option: p.default for option, p in parameters.items() if option != "shape"}
 
 
 def _check_option(option: str, value: Any, kind: type) -> None:
