@@ -55,7 +55,7 @@ RECORD = "estimator.json"
 class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sklearn has no types
     """Names what it knows and says -1 to what it does not.
 
-    method: pmal, or softmax, a plain classifier.
+    method: pmal, softmax, a plain classifier, or another one of `pmal.methods`.
     encoder: a network by name (`pmal.encoders.list_encoders`), or "precomputed": X holds embeddings.
     score: what an image is rejected by: distance (to prototypes; methods without them take logit), neighbors,
         combined, probability, logit or energy.
