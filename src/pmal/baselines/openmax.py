@@ -17,8 +17,8 @@ What differs from the paper and its code:
 - The distance is Euclidean; the code adds a 200th of it, a scale made for AlexNet, to the cosine distance.
 - The Weibull distribution begins at zero; libMR's begins at the smallest distance of the tail minus 1, a
   length that means something else in every network.
-- The paper rejects where the unknown class is the largest, and where the largest probability is small. Here the
-  unknown class's probability is compared with a threshold, which such images raise as well.
+- The paper rejects where the unknown class is the largest, and where the largest probability is small. Here
+  the unknown class's probability has a threshold; images of the second kind have a larger one, too.
 - Ranks count as in the code; in the paper's equation the last of the alpha classes gives up nothing.
 - A class with fewer than 10 correctly classified images (or images that differ from their mean) has a mean of
   its own, of all its images if none is classified correctly, and one Weibull distribution of the tails of all

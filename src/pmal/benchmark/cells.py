@@ -152,7 +152,7 @@ def make_cell(
 
 
 def plain_settings(recipe: str, settings: Iterable[str], method: str = "pmal") -> tuple[str, ...]:
-    """Settings in one spelling, sorted, without those that recipe or method have anyway: no cell has two names.
+    """Settings in one spelling, sorted, without those that recipe or method have anyway: one name per cell.
 
     >>> plain_settings("strong", ["optimization.weight=2.0", "mining.per_class=10", "data.limit = 5"])
     ('data.limit=5', 'optimization.weight=2')
