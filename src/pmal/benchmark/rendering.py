@@ -116,7 +116,7 @@ def _plain(value: float | None) -> str:
 
 
 def entry_text(entry: Entry) -> str:
-    """As people read it."""
+    """One figure for people, such as `90.4 ± 1.2`."""
     if entry is None:
         return ""
     if isinstance(entry, Mean):
