@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: run test lint types unit clean
+.PHONY: run test lint types unit docs clean
 
 run: $(VENV)/.installed
 	$(BIN)/pmal fit --out runs/sample
@@ -21,9 +21,13 @@ types: $(VENV)/.installed-dev
 unit: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
+docs: $(VENV)/.installed-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo site: build/site/index.html
+
 $(VENV)/.installed: pyproject.toml constraints.txt
 	command -v $(PYTHON) >/dev/null && $(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV)
-	$(PIP) -e .
+	$(PIP) -e '.[report]'
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed

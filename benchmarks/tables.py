@@ -10,6 +10,7 @@ import statistics
 import sys
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 from pmal._runtime.files import read_json, write_text
 from pmal.benchmark.ledger import Ledger
@@ -173,19 +174,27 @@ def speed_table() -> str:
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name, result in speed_files():
-        joint = {(row["encoder"], row["variant"]): row for row in result.get("pmal_step", [])}
+        joint = {step_kind(row): row for row in result.get("pmal_step", [])}
         for row in result.get("training", []):
-            other = joint.get((row["encoder"], row["variant"]))
+            other = joint.get(step_kind(row))
             pmal = f"{rounded(other['images_per_s'])} | {other['cost_per_image']:.2f}" if other else " | "
             memory = "" if row["memory_gib"] is None else f"{row['memory_gib']:.1f}"
             times = "" if row["ratio"] is None else f"{row['ratio']:.2f}"
             lines.append(
-                f"| {name} | {row['encoder']} {row['image_size']} px, {row['batch_size']} "
+                f"| {name} | {row['encoder']} {row['image_size']} px, {row['batch_size']}{strong(row)} "
                 f"| {row['variant']}, {row['precision']} | {rounded(row['images_per_s'])} | {times} "
                 f"| {row['tflops']:.3g}, {100 * row['share_of_peak']:.0f} % "
                 f"| {100 * row['share_of_bandwidth']:.0f} % | {memory} | {pmal} |"
             )
     return "\n".join(lines)
+
+
+def step_kind(row: dict[str, Any]) -> tuple[str, str, str]:
+    return row["encoder"], row["variant"], strong(row)
+
+
+def strong(row: dict[str, Any]) -> str:
+    return ", strong augmentation" if row.get("augmentation") == "strong" else ""
 
 
 def speed_prediction_table() -> str:
@@ -289,6 +298,31 @@ def rounded(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
+def speed_curves_table() -> str:
+    """Loss by epoch of plain and fast steps, as mean and deviation over seeds."""
+    head = "| hardware | training | steps | images/s | loss after epochs | ACC | AUROC logit |"
+    lines = [head, "|---|---|---|---|---|---|---|"]
+    for name, result in speed_files():
+        curves = result.get("curves", {"runs": []})
+        for kind in dict.fromkeys(run["kind"] for run in curves["runs"]):
+            runs = [run for run in curves["runs"] if run["kind"] == kind]
+            total = len(runs[0]["loss"])
+            marks = sorted({1, max(1, total // 4), max(1, total // 2), total})
+            losses = ", ".join(f"{e}: {spread([run['loss'][e - 1] for run in runs], 3)}" for e in marks)
+            figures = [[100 * run["accuracy"] for run in runs], [100 * run["auroc"]["logit"] for run in runs]]
+            cells = " | ".join(spread(values, 1) for values in figures)
+            split = f"{curves['source']} {curves['family']} {curves['split']}"
+            training = f"{split}, {curves['encoder']}, {len(runs)} seeds"
+            speed = rounded(statistics.median(run["images_per_s"] for run in runs))
+            lines.append(f"| {name} | {training} | {kind} | {speed} | {losses} | {cells} |")
+    return "\n".join(lines)
+
+
+def spread(values: list[float], digits: int) -> str:
+    deviation = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.{digits}f}{deviation}"
+
+
 TABLES = {
     **{name: functools.partial(benchmark_table, name) for name in ("methods", "paired")},
     **{f"paper {name}": functools.partial(benchmark_table, name) for name in (*"12345", "text")},
@@ -305,6 +339,7 @@ TABLES = {
     "speed threads": speed_threads_table,
     "speed profile": speed_profile_table,
     "speed fit": speed_fit_table,
+    "speed curves": speed_curves_table,
     "service": service_table,
 }
 

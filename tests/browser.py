@@ -15,6 +15,8 @@ QUIET = (
     "--disable-component-update",
     "--disable-sync",
     "--no-first-run",
+    "--use-fake-ui-for-media-stream",  # a camera of its own, and nobody to ask for it
+    "--use-fake-device-for-media-stream",
 )
 
 
@@ -23,22 +25,21 @@ class Seen:
     """What happened in a page since it was opened."""
 
     errors: list = field(default_factory=list)
-    """Errors on the console, and exceptions that nobody caught."""
+    """Errors on the console, exceptions that nobody caught, dialogs."""
+    warnings: list = field(default_factory=list)
+    """Those on the console."""
     requests: list = field(default_factory=list)
     """Addresses that were asked for, except those of data in the page itself."""
 
 
 _users = []
-"""The running playwright, its browser, and a mark for each page that is open."""
+"""The running playwright, its browser, and a mark for each one that uses it."""
 
 
 @contextlib.contextmanager
 def open_page(width, height, **context):
     """An empty page of this size; `page.seen` collects errors and requests. More goes to `new_context`."""
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    if not os.access(CHROMIUM, os.X_OK):
-        pytest.skip(f"no chromium at {CHROMIUM}: apt install chromium")
-    with _browser(api) as browser:
+    with keep_browser() as browser:
         page = browser.new_context(viewport={"width": width, "height": height}, **context).new_page()
         page.seen = _watch(page)
         page.set_default_timeout(10_000)
@@ -46,6 +47,16 @@ def open_page(width, height, **context):
             yield page
         finally:
             page.context.close()
+
+
+@contextlib.contextmanager
+def keep_browser():
+    """The browser, which pages that are opened within use: starting it takes longer than most tests."""
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if not os.access(CHROMIUM, os.X_OK):
+        pytest.skip(f"no chromium at {CHROMIUM}: apt install chromium")
+    with _browser(api) as browser:
+        yield browser
 
 
 @contextlib.contextmanager
@@ -70,14 +81,19 @@ def _watch(page):
     seen = Seen()
 
     def console(message):
-        if message.type == "error":
-            seen.errors.append(message.text)
+        listed = {"error": seen.errors, "warning": seen.warnings}.get(message.type, [])
+        listed.append(message.text)
 
     def request(asked):
         if not asked.url.startswith(("data:", "blob:")):
             seen.requests.append(asked.url)
 
+    def dialog(opened):
+        seen.errors.append(opened.message)
+        opened.dismiss()
+
     page.on("console", console)
+    page.on("dialog", dialog)
     page.on("pageerror", lambda error: seen.errors.append(str(error)))
     page.on("request", request)
     return seen

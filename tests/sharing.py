@@ -32,7 +32,7 @@ from pmal.ensemble.optimizers import make_optimizer
 from pmal.ensemble.steps import EagerStep
 from pmal.ensemble.training import TrainingSet, train
 from pmal.mining import PrototypeSet, QualityOptions, mine_file
-from pmal.mining.miner import mine_spaces
+from pmal.mining.miner import mine_with_quality
 from pmal.optimization.training import PrototypeTrainingSet, make_learner
 
 CPU = torch.device("cpu")
@@ -74,8 +74,11 @@ def mined(ranks, folder):
     found = {}
     for name, settings in MINING.items():
         options = QualityOptions(MiningConfig(per_class=7, **settings), 3, device="cpu", ranks=ranks)
-        mine_spaces(spaces, labels, options).save(folder / "prototypes", ranks)
+        mined, quality = mine_with_quality(spaces, labels, options)
+        quality.save(folder / "quality", ranks=ranks)
+        mined.save(folder / "prototypes", ranks)
         prototypes = PrototypeSet.load(folder / "prototypes", ranks)
+        found[f"{name} quality"] = quality.log_r
         found |= {f"{name} {column}": getattr(prototypes, column) for column in ("ids", "log_r", "gap")}
     return found
 

@@ -141,6 +141,18 @@ def test_the_reference_makes_tensors_as_torchvision_does(side):
     assert torch.allclose(image, expected, atol=1e-6 if side == 16 else 0.3)
 
 
+def test_the_strong_reference_changes_colors_and_shapes_of_half_the_pictures_and_cuts_all():
+    torch.manual_seed(0)
+    pixels = smooth_pictures(1, 16, 3)
+    seen = torch.stack([Pictures(pixels, [0] * 200, train=True, strong=True)[i][0] for i in range(200)])
+    assert torch.isfinite(seen).all()
+    cut = ((seen == 0).all(dim=1).flatten(1).sum(dim=1) > 0).float().mean()
+    assert 0.5 < cut < 1.0
+    brightness = seen.mean(dim=(1, 2, 3))
+    plain = torch.stack([Pictures(pixels, [0] * 200, train=True)[i][0] for i in range(200)])
+    assert brightness.std() > 1.5 * plain.mean(dim=(1, 2, 3)).std()
+
+
 @pytest.mark.parametrize(("side", "channels"), [(16, 1), (96, 3)])
 def test_the_reference_learns_and_answers(side, channels):
     torch.manual_seed(0)

@@ -1,17 +1,16 @@
 """What README and docs say must be so: tables come from the results, commands exist."""
 
-import functools
 import re
 import shlex
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+import typer
 
 from benchmarks.tables import DOCUMENTS, with_tables
+from pmal.cli import app
+from tests.documented import PAGES, ROOT
 
-ROOT = Path(__file__).parents[1]
+SPOKEN = [*PAGES, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
@@ -20,25 +19,34 @@ def test_tables_are_those_of_the_results(document):
     assert with_tables(text) == text, "run: python benchmarks/tables.py --write"
 
 
-def commands():
-    blocks = [block for path in DOCUMENTS for block in re.findall(r"```sh\n(.*?)```", path.read_text(), re.S)]
-    lines = [line.split("#")[0].strip() for block in blocks for line in block.splitlines()]
-    return sorted({line for line in lines if line.startswith("pmal ")})
+def inline_commands(program):
+    """Commands between backticks in running text; those in `sh` blocks are run by test_commands.py."""
+    texts = [re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.S | re.M) for path in SPOKEN]
+    found = [words for text in texts for words in re.findall(rf"`{program} ([^`]+)`", text)]
+    return sorted({" ".join(words.split()) for words in found})
 
 
-def test_documented_options_exist():
-    assert commands()
-    for line in commands():
-        words = shlex.split(line)[1:]
-        command = words[: 2 if words[0] == "data" or words[:2] == ["benchmark", "table"] else 1]
-        for option in (word for word in words if word.startswith("--")):
-            assert option in shown_help(*command), f"{line}: {command} has no {option}"
+def test_commands_in_the_text_exist():
+    assert len(inline_commands("pmal")) > 20
+    for line in inline_commands("pmal"):
+        command, words = typer.main.get_command(app), shlex.split(line)
+        if words[0] == "COMMAND":
+            continue
+        while words and words[0] in getattr(command, "commands", {}):
+            command = command.commands[words.pop(0)]
+        alone = not words or words[0].startswith("--")
+        assert alone or not hasattr(command, "commands"), f"pmal {line}: no such command"
+        options = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
+        for word in words:
+            assert not word.startswith("--") or word in (*options, "--help"), f"pmal {line}: no option {word}"
 
 
-@functools.cache
-def shown_help(*command):
-    words = [sys.executable, "-m", "pmal", *command, "--help"]
-    return subprocess.run(words, capture_output=True, text=True, check=True).stdout
+def test_scripts_in_the_text_exist():
+    assert inline_commands("python")
+    for line in inline_commands("python"):
+        [name] = re.findall(r"^(?:-m )?(benchmarks[\w./]*)", line)
+        path = name if name.endswith(".py") else f"{name.replace('.', '/')}.py"
+        assert (ROOT / path).is_file(), line
 
 
 def test_sources_are_documented_where_people_look():

@@ -69,7 +69,8 @@ def test_stage_by_stage_is_the_same_to_the_bit(run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "died_in", ["embed_training_set", "mine_spaces", "optimize_embedding", "save_model", "measure_model"]
+    "died_in",
+    ["embed_training_set", "mine_with_quality", "optimize_embedding", "save_model", "measure_model"],
 )
 def test_a_run_that_died_goes_on_to_the_same_bits(run, tmp_path, monkeypatch, died_in):
     with monkeypatch.context() as patch:
@@ -88,7 +89,9 @@ def test_from_a_stage_on_with_other_settings(run, tmp_path):
     metrics = pipeline.fit(changed, out, start="mining")
     after = digest(out)
     kept = {name for name in before if after.get(name) == before[name]}
-    assert {name.split("/")[0] for name in kept} == {"classifiers", "embeddings", "quarantine.json"}
+    # r is found again, the same: it does not depend on how many prototypes there are
+    again = {"quality.json", "quality.safetensors"}
+    assert {name.split("/")[0] for name in kept} == {"classifiers", "embeddings", "quarantine.json"} | again
     assert read_config(out) == changed
     assert metrics["decision"]["score"] == "neighbors"
     assert [len(row) for row in load_model(out / "model", CPU).gallery] == [2] * 6

@@ -3,13 +3,14 @@
 import dataclasses
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
 
 from pmal import pipeline, report
 from pmal._runtime.session import open_session
-from pmal.config import MiningConfig, RunConfig, build
+from pmal.config import RunConfig, build
 from pmal.data.samples import Samples, VectorStore
 from pmal.data.task import learning_task, open_task
 from pmal.errors import DataError
@@ -76,6 +77,19 @@ def test_what_is_drawn_is_what_the_run_says(run):
     assert mined["groups"][0]["count"] == counts
 
 
+def test_r_is_that_of_the_mining_and_measured_again_where_there_is_none(run, tmp_path, monkeypatch):
+    first = chapters(run, out=tmp_path / "first.html")[1]
+    measured = []
+    measure = report.measure_quality
+    monkeypatch.setattr(report, "measure_quality", lambda *words: measured.append(1) or measure(*words))
+    shutil.copytree(run, tmp_path / "run")
+    assert chapters(tmp_path / "run")[1] == first
+    assert not measured
+    (tmp_path / "run" / "quality.json").unlink()
+    assert chapters(tmp_path / "run")[1] == first
+    assert measured
+
+
 def test_the_same_report_again(run):
     first = chapters(run)[1]
     assert chapters(run, out=run.parent / "other.html")[1] == first
@@ -133,15 +147,6 @@ def test_many_classes_and_images_are_cut_evenly(run, monkeypatch):
 def test_other_quality_rules_are_named(tmp_path):
     _, text = chapters(fit_photos(tmp_path, mining={"quality": "probability"}))
     assert figure(text, "robustness-plot")["symbol"] == "probability"
-
-
-def test_very_many_images_are_estimated_from_landmarks():
-    settings = MiningConfig()
-    assert report._affordable(settings, 10_000, 2, "cpu") is settings
-    assert report._affordable(settings, 200_000, 2, "cpu").landmarks == 1_000
-    assert report._affordable(settings, 200_000, 2, "cuda") is settings
-    given = dataclasses.replace(settings, landmarks=50)
-    assert report._affordable(given, 200_000, 2, "cpu") is given
 
 
 def test_what_is_no_finished_run_is_refused(run, tmp_path):

@@ -52,6 +52,7 @@ class Case:
     classes: int = 6
     channels: int = 3
     precision: str = "auto"
+    augmentation: str = "standard"
 
     @property
     def images(self) -> int:
@@ -66,7 +67,8 @@ class Case:
     def config(self, epochs: int) -> RunConfig:
         training: dict[str, Any] = {"epochs": epochs, "batch_size": self.batch_size, "learning_rate": 1e-3}
         training["precision"] = self.precision
-        return build(RunConfig, {"encoder": {"name": self.encoder}, "training": training})
+        data = {"augmentation": self.augmentation}
+        return build(RunConfig, {"data": data, "encoder": {"name": self.encoder}, "training": training})
 
     def pictures(self) -> Pixels:
         return smooth_pictures(min(self.images, DISTINCT), self.image_size, self.channels)
@@ -80,7 +82,7 @@ class Case:
         return untrained(self.spec, mean, std, seed=0).to(device)
 
     def describe(self) -> dict[str, Any]:
-        names = ("encoder", "image_size", "batch_size", "classes")
+        names = ("encoder", "image_size", "batch_size", "classes", "augmentation")
         return {name: getattr(self, name) for name in names}
 
 
@@ -173,7 +175,8 @@ def pmal_training(case: Case, pictures: Pixels, variant: str, plan: Plan, sessio
 
 def reference_training(case: Case, pictures: Pixels, device: torch.device) -> Contestant:
     """Epochs of the plain loop."""
-    loop = ReferenceLoop(case.spec, pictures, case.labels(), case.batch_size, device)
+    strong = case.augmentation == "strong"
+    loop = ReferenceLoop(case.spec, pictures, case.labels(), case.batch_size, device, strong)
     return Contestant(loop.trainer(), case.images)
 
 

@@ -36,7 +36,8 @@ def _percent(name: str) -> Cell:
 
 
 def _network(row: Mapping[str, Any]) -> str:
-    return f"{row['encoder']} {row['image_size']} px"
+    strong = ", strong augmentation" if row.get("augmentation") == "strong" else ""
+    return f"{row['encoder']} {row['image_size']} px{strong}"
 
 
 def _milliseconds(prefix: str) -> Cell:

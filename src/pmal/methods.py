@@ -57,4 +57,16 @@ METHODS = {
         scores=("placeholder",),
         paper="Zhou et al., Learning Placeholders for Open-Set Recognition, CVPR 2021",
     ),
+    "cgdl": Method(
+        score="cgdl",
+        head="cgdl",
+        scores=("cgdl", "reconstruction", "latent"),
+        paper="Sun et al., Conditional Gaussian Distribution Learning for Open Set Recognition, CVPR 2020",
+    ),
+    "openhybrid": Method(
+        score="density",
+        head="openhybrid",
+        scores=("density",),
+        paper="Zhang et al., Hybrid Models for Open Set Recognition, ECCV 2020",
+    ),
 }

@@ -34,7 +34,7 @@ from pmal.ensemble.heads import check_heads, first_head
 from pmal.ensemble.training import check_batch_size, training_set
 from pmal.errors import DataError, UsageError, unknown_name
 from pmal.methods import METHODS
-from pmal.mining import PrototypeSet, QualityOptions, check_settings, count_pairs, mine_spaces
+from pmal.mining import PrototypeSet, QualityOptions, check_settings, count_pairs, mine_with_quality
 from pmal.optimization.training import optimize_embedding
 from pmal.rejection.building import build_model, check_score
 from pmal.reporting.evaluation import measure_model
@@ -146,22 +146,22 @@ def open_parts(task: Task, shape: tuple[int, int], session: Session) -> dict[str
 def mine_run(
     embedded: list[EmbeddedSet], train: Part, config: RunConfig, path: Path, session: Session
 ) -> PrototypeSet:
-    """The prototypes of a run, mined once."""
-    ranks = session.ranks
+    """The prototypes of a run, mined once; the quality of every training image stays beside them."""
+    ranks, device = session.ranks, session.device
     if not has_tensors(path, ranks) or any(space.fresh for space in embedded):
         samples, display = train.samples, session.display
         total = count_pairs(len(samples), len(embedded), config.mining)
         with notes_of_warnings(display) as notes, display.stage("mining", total, "pairs") as advance:
-            mine_spaces(
+            prototypes, quality = mine_with_quality(
                 [space.space for space in embedded],
                 samples.labels,
-                QualityOptions(
-                    config.mining, config.seed, device=session.device, report=advance, ranks=ranks
-                ),
+                QualityOptions(config.mining, config.seed, device=device, report=advance, ranks=ranks),
                 ids=samples.ids,
                 class_names=samples.class_names,
                 files=[samples.name(position) for position in range(len(samples))],
-            ).save(path, ranks)
+            )
+        quality.save(path.with_name("quality"), notes, ranks)
+        prototypes.save(path, ranks)  # last: where they are, mining is done
         for note in notes:
             session.log(stage="mining", warning=note)
     return PrototypeSet.load(path, ranks)

@@ -1,7 +1,7 @@
-"""The report of a run: its files and images in, one HTML file out.
+"""The report of a run, or of a benchmark's ledger: files and images in, one HTML file out.
 
-What is drawn, and how, is in `pmal.reporting`; here a run's folder and model are read for it. Nothing but the
-report is written.
+What is drawn, and how, is in `pmal.reporting`; here a run's folder and model are read for it. What a ledger
+has to show is in `pmal.benchmark.page`. Nothing but the report is written.
 """
 
 import dataclasses
@@ -18,7 +18,8 @@ from pmal._runtime.ranks import ALONE
 from pmal._runtime.runs import CONFIG, read_config
 from pmal._runtime.session import Session, open_session
 from pmal._runtime.tensors import has_tensors, load_tensors
-from pmal.config import MiningConfig, RunConfig, to_settings
+from pmal.benchmark.page import is_ledger, ledger_page
+from pmal.config import RunConfig, to_settings
 from pmal.data.parts import Part, open_part
 from pmal.data.samples import Samples
 from pmal.data.sources.folder import printable
@@ -27,8 +28,7 @@ from pmal.ensemble.classifier import Classifier
 from pmal.ensemble.classifiers import load_classifiers
 from pmal.ensemble.embeddings import EmbeddedSet, embed_images
 from pmal.errors import DataError
-from pmal.mining import PrototypeSet, QualityOptions, check_spaces
-from pmal.mining.quality import QUALITY_RULES, count_pairs
+from pmal.mining import PrototypeSet
 from pmal.rejection.model import OpenSetModel
 from pmal.rejection.scores import unknown_scores
 from pmal.reporting.report_data import Floats, evenly
@@ -45,32 +45,34 @@ from pmal.reporting.report_sections import (
 )
 from pmal.reporting.report_sections_making import making_section, training_section
 from pmal.reporting.report_sections_pictures import embedding_section, prototypes_section, robustness_section
+from pmal.reporting.robustness import measure_quality, stored_quality
 from pmal.serving.bundle import load_model
 
 NAME = "report.html"
 TEST_IMAGES = 10_000
 """Of each part, for curves and classes; of more, evenly spaced ones."""
-PAIRS = {"cpu": 200_000_000, "cuda": 100_000_000_000}
-"""Distances that r may take. Beyond, it is estimated from so many landmarks that they suffice."""
 SHEET_BYTES = {"test": 2_500_000, "train": 3_500_000}
 
 
 def write_report(
-    run: Path, session: Session | None = None, *, out: Path | None = None, task: Task | None = None
+    folder: Path, session: Session | None = None, *, out: Path | None = None, task: Task | None = None
 ) -> Path:
-    """Write RUN/report.html, or `out`, and give its path. task: as `pipeline.fit` had it, if it had one."""
+    """Write FOLDER/report.html, or `out`, and give its path. task: as `pipeline.fit` had it, if any."""
     check_can_render()
     # Alone, also after a training that processes shared: the others have ended.
     session = dataclasses.replace(session or open_session(), ranks=ALONE)
-    path = out or run / NAME
-    write_text(path, render_page(make_page(run, session, task)))
+    path = out or folder / NAME
+    write_text(path, render_page(make_page(folder, session, task)))
     return path
 
 
 def make_page(folder: Path, session: Session, task: Task | None = None) -> Page:
-    """The page for what a folder holds; folders of another kind are one more case here."""
+    """The page for what a folder holds: a run, or the cells of a benchmark."""
+    if not (folder / CONFIG).is_file() and is_ledger(folder):
+        return ledger_page(folder, session.display.say)
     if not (folder / CONFIG).is_file():
-        raise DataError(f"{folder}: not a run folder (no {CONFIG} in it): name one that `pmal fit` left")
+        fix = "name one that `pmal fit` or `pmal benchmark` left"
+        raise DataError(f"{folder}: not a run folder (no {CONFIG} in it) and no ledger with cells: {fix}")
     if not (folder / "model").is_dir():
         raise DataError(f"{folder}: not finished: run `pmal fit` again to finish it")
     return run_page(folder, session, task)
@@ -153,28 +155,22 @@ def answer_tests(run: Path, config: RunConfig, model: OpenSetModel, task: Task, 
 
 
 def read_mined(run: Path, config: RunConfig, task: Task, session: Session) -> Mined:
-    """The quality of every training image, computed again from the run's embeddings, and its prototypes."""
+    """The quality of every training image, and the run's prototypes."""
     embedded = [_stored_embedding(run / "embeddings" / str(u)) for u in range(config.classifiers)]
-    samples = task.train
+    samples, rule = task.train, config.mining.quality
     if any(len(space.z_ND) != len(samples) for space in embedded):
         raise DataError(f"{run}: trained on other images than the data hold now: fit a new run")
-    settings = _affordable(config.mining, len(samples), len(embedded), session.device.type)
-    labels_N = torch.from_numpy(samples.labels)
-    topology = settings.quality == "topology"
-    total = count_pairs(len(samples), len(embedded), settings) if topology else 0
-    with session.display.stage("robustness", total, "pairs") as advance:
-        options = QualityOptions(settings, config.seed, device=session.device, report=advance)
-        spaces = check_spaces([space.space for space in embedded])
-        log_r_N = QUALITY_RULES[settings.quality](spaces, labels_N, options)
+    quality = stored_quality(run, samples, rule) or measure_quality(samples, embedded, config, rule, session)
+    log_r_N, labels_N = quality.of(samples.ids), torch.from_numpy(samples.labels)
+    assert log_r_N is not None
     correct_UN = torch.stack([space.logits.argmax(dim=1) == labels_N for space in embedded])
     return Mined(
         samples=samples,
-        r_N=log_r_N.exp().double().cpu().numpy(),
+        r_N=log_r_N.exp().numpy(),
         correct_N=correct_UN.double().mean(dim=0).numpy(),
         predicted_N=embedded[0].logits.argmax(dim=1).numpy(),
         prototypes=PrototypeSet.load(run / "prototypes"),
-        symbol="r" if topology else settings.quality,
-        landmarks=0 if settings.landmarks == config.mining.landmarks else settings.landmarks,
+        symbol="r" if rule == "topology" else rule,
     )
 
 
@@ -250,14 +246,6 @@ def _stored_embedding(path: Path) -> EmbeddedSet:
         raise DataError(f"{path.parent}: no embeddings of the training images: run `pmal fit` again")
     tensors, _ = load_tensors(path)
     return EmbeddedSet(tensors["z"], tensors["weight"], tensors["bias"], fresh=False)
-
-
-def _affordable(settings: MiningConfig, samples: int, spaces: int, device: str) -> MiningConfig:
-    most = PAIRS.get(device, PAIRS["cpu"])
-    if count_pairs(samples, spaces, settings) <= most:
-        return settings
-    of_two = count_pairs(samples, spaces, dataclasses.replace(settings, landmarks=2))
-    return dataclasses.replace(settings, landmarks=max(100, 2 * most // of_two))
 
 
 def _read_log(path: Path) -> list[dict[str, Any]]:

@@ -7,7 +7,13 @@ from pmal.errors import UsageError
 LEFT = {
     "classifiers": ["classifiers/0/weights.json", "classifiers/1/weights.json"],
     "embeddings": ["embeddings/0.json", "embeddings/1.json"],
-    "mining": ["prototypes.json", "prototypes.next.safetensors", "audit/audit.csv"],
+    "mining": [
+        "prototypes.json",
+        "prototypes.next.safetensors",
+        "quality.json",
+        "quality.safetensors",
+        "audit/audit.csv",
+    ],
     "optimization": ["optimization/weights.json"],
     "calibration": ["model/model.json"],
     "evaluation": ["metrics.json", "manifest.json"],

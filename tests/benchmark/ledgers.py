@@ -1,6 +1,6 @@
 """Made-up records, and the smallest real cells there are."""
 
-from pmal.benchmark.cells import make_cell
+from pmal.benchmark.cells import FLUCTUATION, make_cell
 from pmal.benchmark.ledger import Ledger
 
 TINY = (
@@ -45,3 +45,27 @@ def made_up(folder, *records):
     for one in records:
         ledger.write(cell_of(one), one)
     return ledger
+
+
+def grid_records(source="tinyimagenet", splits=(0, 1, 2), grids=("table3", "table4", "table5", "lambda")):
+    """Every variant of the paper's ablations, with figures that differ by variant and by split."""
+    from pmal.benchmark.ablations import GRIDS
+
+    for grid in grids:
+        for sweep in GRIDS[grid]:
+            for i, variant in enumerate(sweep.variants):
+                for split in splits:
+                    words = {"recipe": "strong", "epochs": 100, "settings": variant.settings}
+                    cell = make_cell("pmal", source, "arpl", split, 0, **words)
+                    level = 0.8 + 0.01 * split + 0.008 * min(i, 3) - 0.002 * i
+                    scores = {"distance": level, "probability": level - 0.03, "logit": level + 0.02}
+                    usual = cell.settings == ()
+                    yield record(cell, level + 0.05, grid=None if usual else grid, **scores)
+
+
+def mining_record(split=0, source="cifar10", family="arpl"):
+    """What the grid `fluctuation` leaves."""
+    words = {"recipe": "strong", "epochs": 100, "settings": ["ensemble.size=6"], "measure": FLUCTUATION}
+    figures = {"minings": 3, "share_equal": 0.25 + split / 10, "distance_to_nearest": 0.125}
+    cell = make_cell("pmal", source, family, split, 0, **words)
+    return {"cell": cell.about(), **figures, "distance_by_chance": 0.5, "per_class": 10}

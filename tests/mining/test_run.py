@@ -1,5 +1,6 @@
 """Mining as a stage of a run."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,7 +12,9 @@ from pmal._runtime.session import open_session
 from pmal.config import MiningConfig, Resources, RunConfig
 from pmal.data.samples import ArrayStore, Samples
 from pmal.ensemble.embeddings import EmbeddedSet
-from pmal.mining import mine_prototypes
+from pmal.errors import DataError
+from pmal.geometry import topology_robustness
+from pmal.mining import SampleQuality, mine_prototypes
 
 
 @pytest.fixture
@@ -71,3 +74,26 @@ def test_classifiers_that_do_not_differ_are_a_plain_note(tmp_path, capsys, embed
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith("warning: two spaces have the same topology")
     assert logged == [{"stage": "mining", "warning": last.removeprefix("warning: ")}]
+
+
+def test_the_quality_of_every_image_stays_beside_the_prototypes(tmp_path, embedded):
+    samples, spaces = embedded
+    mixed = np.random.default_rng(1).permutation(30)
+    shuffled = [dataclasses.replace(space, z_ND=space.z_ND[mixed]) for space in spaces]
+    mined, _ = _mine_run(samples.at(mixed), shuffled, RunConfig(), tmp_path / "prototypes")
+    found = SampleQuality.load(tmp_path / "quality")
+    assert (found.rule, found.notes) == ("topology", ())
+    assert torch.equal(
+        found.of(mined.ids.new_tensor(range(30))), topology_robustness([s.space[:2] for s in spaces])
+    )
+    assert torch.equal(found.log_r[mined.ids], mined.log_r)
+    (tmp_path / "quality.safetensors").write_bytes((tmp_path / "prototypes.safetensors").read_bytes())
+    with pytest.raises(DataError, match=r"quality\.safetensors: damaged"):
+        SampleQuality.load(tmp_path / "quality")
+
+
+def test_what_mining_warned_of_stays_with_the_quality(tmp_path, embedded):
+    samples, spaces = embedded
+    _mine_run(samples, [spaces[0]] * 2, RunConfig(), tmp_path / "prototypes")
+    [note] = SampleQuality.load(tmp_path / "quality").notes
+    assert note.startswith("two spaces have the same topology")

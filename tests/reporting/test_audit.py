@@ -13,7 +13,7 @@ from pmal.config import EnsembleConfig, MiningConfig, Resources, RunConfig
 from pmal.data.samples import ArrayStore, Samples
 from pmal.ensemble.embeddings import EmbeddedSet
 from pmal.errors import UsageError
-from pmal.mining import QualityOptions, mine, mine_spaces, select_candidates
+from pmal.mining import QualityOptions, SampleQuality, mine, mine_spaces, select_candidates
 from pmal.reporting.audit import Audit, audit_table, check_auditable, make_audit, sheet_rows, write_audit
 from pmal.reporting.contact_sheet import CAPTION, MARGIN, SIDE, TITLE, Row, contact_sheet
 
@@ -76,6 +76,16 @@ def test_classifiers_that_do_not_differ_are_a_plain_note(capsys):
     [note] = found.warnings
     assert note.startswith("two spaces have the same topology")
     assert capsys.readouterr().err.splitlines()[-1] == f"warning: {note}"
+
+
+def test_what_the_mining_left_is_used_and_its_notes_repeated(capsys):
+    samples, embedded = embedded_samples()
+    session = open_session(Resources(device="cpu"), Lines())
+    left = SampleQuality(torch.from_numpy(samples.ids), -torch.arange(30.0).double(), "topology", ("odd",))
+    found = make_audit(samples, embedded, RunConfig(), None, session, left)
+    assert torch.equal(found.log_r_N, left.log_r)
+    assert found.warnings == ("odd",)
+    assert capsys.readouterr().err == "warning: odd\n"
 
 
 def test_a_run_with_other_settings_is_named(tmp_path):

@@ -1,57 +1,20 @@
-"""Pages in Debian's chromium."""
+"""The service's page in a browser."""
 
 import contextlib
-from pathlib import Path
 
-import pytest
-
-CHROMIUM = Path("/usr/bin/chromium")
-OPTIONS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-    "--use-fake-ui-for-media-stream",
-    "--use-fake-device-for-media-stream",
-]
+from tests import browser
 
 
 @contextlib.contextmanager
-def browser():
-    """A browser, where there is one."""
-    if not CHROMIUM.exists():
-        pytest.skip(f"{CHROMIUM} is not installed")
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with sync_api.sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=str(CHROMIUM), args=OPTIONS)
-        try:
-            yield found
-        finally:
-            found.close()
-
-
-@contextlib.contextmanager
-def open_page(found, url, width=1280, height=800, color_scheme="light", allowed=None):
+def open_page(url, width=1280, height=800, color_scheme="light", allowed=None):
     """A page that must not complain, ask others, or open a dialog."""
-    context = found.new_context(viewport={"width": width, "height": height}, color_scheme=color_scheme)
-    page, complaints, origin = context.new_page(), [], "/".join(url.split("/")[:3])
-    page.on(
-        "console", lambda message: message.type in ("error", "warning") and complaints.append(message.text)
-    )
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("dialog", lambda dialog: complaints.append(dialog.message))
-    page.on(
-        "request",
-        lambda request: request.url.startswith((origin, "blob:")) or complaints.append(request.url),
-    )
-    page.goto(url)
-    try:
+    origin = "/".join(url.split("/")[:3])
+    with browser.open_page(width, height, color_scheme=color_scheme) as page:
+        page.goto(url)
         yield page
+        complaints = page.seen.errors + page.seen.warnings
         assert [text for text in complaints if not (allowed and allowed in text)] == []
-    finally:
-        context.close()
+        assert [asked for asked in page.seen.requests if not asked.startswith(origin)] == []
 
 
 def drop(page, *files):

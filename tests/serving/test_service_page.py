@@ -5,18 +5,19 @@ import dataclasses
 import pytest
 
 from pmal.rejection.model import Rule
+from tests.browser import keep_browser
 from tests.serving.digits_model import KNOWN, make_digits_model, read_digits
 from tests.serving.http_service import png, predict, running_model, serve_model
-from tests.serving.page_browser import browser, drop, open_page
+from tests.serving.page_browser import drop, open_page
 from tests.serving.tiny_model import make_model, pictures_of
 
 HOSTILE = ("<script>alert(1)</script>", "<img src=x onerror=alert(2)>", "3' \"&amp;")
 
 
-@pytest.fixture(scope="module")
-def chromium():
-    with browser() as found:
-        yield found
+@pytest.fixture(scope="module", autouse=True)
+def one_browser():
+    with keep_browser():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -44,16 +45,18 @@ def wait_for_answer(page, class_name):
     )
 
 
-def test_known_and_unknown_digits_and_the_slider(chromium, digits):
+def test_known_and_unknown_digits_and_the_slider(digits):
     port, (known, name), (unknown, nearest) = digits
-    with open_page(chromium, f"http://127.0.0.1:{port}/") as page:
+    with open_page(f"http://127.0.0.1:{port}/") as page:
         page.wait_for_selector("html[data-ready]")
         drop(page, ("four.png", known))
         wait_for_answer(page, name)
         assert text(page, "verdict-kind").lower() == "known"
         assert f"Known: class {name}." in page.text_content("#spoken")
         assert page.locator("#prototypes li").count() == 5
-        assert page.evaluate("[...document.images].every((i) => i.hidden || !i.src || i.naturalWidth > 0)")
+        page.wait_for_function(
+            "() => [...document.images].every((i) => i.hidden || !i.src || i.naturalWidth > 0)"
+        )
         weights = [float(w.split()[0]) for w in page.locator("#prototypes .weight").all_inner_texts()]
         assert weights == sorted(weights, reverse=True)
         assert 99 < sum(weights) < 101
@@ -76,10 +79,10 @@ def test_known_and_unknown_digits_and_the_slider(chromium, digits):
         assert not [url for url in asked if not url.startswith("blob:")], "the slider asked the service"
 
 
-def test_the_slider_decides_as_the_service_would(chromium, digits):
+def test_the_slider_decides_as_the_service_would(digits):
     port, _, (unknown, _) = digits
     (answer,) = predict(port, unknown).body["answers"]
-    with open_page(chromium, f"http://127.0.0.1:{port}/") as page:
+    with open_page(f"http://127.0.0.1:{port}/") as page:
         page.wait_for_selector("html[data-ready]")
         drop(page, ("a.png", unknown))
         wait_for_answer(page, answer["class"])
@@ -99,9 +102,9 @@ def test_the_slider_decides_as_the_service_would(chromium, digits):
         assert {"known" in shown for _, shown in found} == {True, False}
 
 
-def test_prototypes_chosen_files_and_the_camera(chromium, digits):
+def test_prototypes_chosen_files_and_the_camera(digits):
     port, (known, name), _ = digits
-    with open_page(chromium, f"http://127.0.0.1:{port}/") as page:
+    with open_page(f"http://127.0.0.1:{port}/") as page:
         page.wait_for_selector("html[data-ready]")
         page.click(".chip >> nth=1")  # a prototype of a class is recognized as that class
         wait_for_answer(page, str(KNOWN[1]))
@@ -114,14 +117,14 @@ def test_prototypes_chosen_files_and_the_camera(chromium, digits):
         page.wait_for_selector("#result:not([hidden])")
 
 
-def test_names_are_text_and_nothing_else(chromium):
+def test_names_are_text_and_nothing_else():
     model = dataclasses.replace(make_model(Rule("distance", 0.8, per_class=True)), class_names=HOSTILE)
     gallery = tuple(
         tuple(dataclasses.replace(p, file=f"<b>{p.id}<b>") for p in members) for members in model.gallery
     )
     with (
         running_model(serve_model(dataclasses.replace(model, gallery=gallery), "<i>run</i>")) as (_, port),
-        open_page(chromium, f"http://127.0.0.1:{port}/", 390, 844, "dark") as page,
+        open_page(f"http://127.0.0.1:{port}/", 390, 844, "dark") as page,
     ):
         page.wait_for_selector("html[data-ready]")
         drop(page, *((f"<u>{kind}</u>.png", png(kind)) for kind in range(3)))
@@ -136,11 +139,11 @@ def test_names_are_text_and_nothing_else(chromium):
         assert not wide, "the page is wider than the phone"
 
 
-def test_another_model_takes_over(chromium):
+def test_another_model_takes_over():
     first, second = serve_model(make_model(), "first"), make_model(Rule("logit"), prototypes=False)
     with (
         running_model(first) as (service, port),
-        open_page(chromium, f"http://127.0.0.1:{port}/") as page,
+        open_page(f"http://127.0.0.1:{port}/") as page,
     ):
         page.wait_for_selector("html[data-ready]")
         drop(page, ("a.png", png(0)), ("b.png", png(1)))
@@ -161,9 +164,9 @@ def test_another_model_takes_over(chromium):
     ],
     ids=["softmax", "without calibration", "set by hand"],
 )
-def test_other_models(chromium, model):
+def test_other_models(model):
     served = serve_model(model)
-    with running_model(served) as (_, port), open_page(chromium, f"http://127.0.0.1:{port}/") as page:
+    with running_model(served) as (_, port), open_page(f"http://127.0.0.1:{port}/") as page:
         page.wait_for_selector("html[data-ready]")
         (expected,) = served.answer([(pictures_of(0, 1, 7)[0], "a", 1)])
         drop(page, ("a.png", png(0)))
@@ -177,18 +180,18 @@ def test_other_models(chromium, model):
             assert text(page, "rate-value") == "50 %"
 
 
-def test_bad_files_are_told(chromium, digits):
+def test_bad_files_are_told(digits):
     port, _, _ = digits
     # The browser itself logs every answer of 400 and more.
-    with open_page(chromium, f"http://127.0.0.1:{port}/", allowed="status of 422") as page:
+    with open_page(f"http://127.0.0.1:{port}/", allowed="status of 422") as page:
         page.wait_for_selector("html[data-ready]")
         drop(page, ("notes.txt", b"hello"))
         page.wait_for_selector("#problem:not([hidden])")
         assert text(page, "problem") == "notes.txt: not a JPEG, PNG, WebP, BMP, GIF, TIFF or PPM image"
 
 
-def test_the_api_page_needs_no_other_site(chromium, digits):
+def test_the_api_page_needs_no_other_site(digits):
     port, _, _ = digits
-    with open_page(chromium, f"http://127.0.0.1:{port}/docs") as page:
+    with open_page(f"http://127.0.0.1:{port}/docs") as page:
         page.wait_for_selector(".path")
         assert "multipart/form-data" in page.inner_text("#docs")

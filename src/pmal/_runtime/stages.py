@@ -13,7 +13,7 @@ _MINING = ("embeddings", "mining")
 _FILES = {
     "classifiers": ("classifiers",),
     "embeddings": ("embeddings",),
-    "mining": ("prototypes.json", "prototypes*.safetensors", "audit"),
+    "mining": ("prototypes.json", "prototypes*.safetensors", "quality.json", "quality*.safetensors", "audit"),
     "optimization": ("optimization",),
     "calibration": ("model",),
     "evaluation": ("metrics.json", "manifest.json", "report.html"),

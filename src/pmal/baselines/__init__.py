@@ -3,6 +3,6 @@
 Importing a module registers its heads; `pmal.methods` says which method has which.
 """
 
-from pmal.baselines import arpl, cpn, openmax, proser, rpl
+from pmal.baselines import arpl, cgdl, cpn, openhybrid, openmax, proser, rpl
 
-__all__ = ["arpl", "cpn", "openmax", "proser", "rpl"]
+__all__ = ["arpl", "cgdl", "cpn", "openhybrid", "openmax", "proser", "rpl"]

@@ -1,5 +1,6 @@
 """Tables 3 to 5 of the paper, its lambda, and the fluctuation of prototypes, from the ledger."""
 
+import functools
 from collections.abc import Iterator, Sequence
 
 from pmal.benchmark.ablations import GRIDS, Sweep, Variant
@@ -21,12 +22,12 @@ def ablation_tables(results: Sequence[Result]) -> list[Table]:
     tables = []
     for grid, number in _NUMBERS.items():
         for sweep in GRIDS[grid]:
-            found = [_table(number, sweep, base, variants) for base, variants in _bases(sweep, groups)]
+            found = [_table(number, sweep, base, variants) for base, variants in sweep_bases(sweep, groups)]
             tables += found or [_table(number, sweep, None, {})]
     return tables
 
 
-def _bases(sweep: Sweep, groups: Groups) -> Iterator[tuple[Key, Found]]:
+def sweep_bases(sweep: Sweep, groups: Groups) -> Iterator[tuple[Key, Found]]:
     """Results that differ in the settings of the sweep alone, by what they have in common.
 
     One variant alone is no comparison: it belongs to another ablation, or to none.
@@ -44,6 +45,7 @@ def _bases(sweep: Sweep, groups: Groups) -> Iterator[tuple[Key, Found]]:
             yield base, variants
 
 
+@functools.lru_cache(maxsize=1024)
 def _plain(recipe: str, variant: Variant) -> tuple[str, ...]:
     # A recipe of somebody's own may be gone; its defaults are those of every other most of the time.
     return plain_settings(recipe if recipe in list_recipes() else "strong", variant.settings)

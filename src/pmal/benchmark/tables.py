@@ -109,7 +109,7 @@ def paired_tables(results: Sequence[Result]) -> list[Table]:
             row
             for key, found in groups.items()
             if key.family == family and key.method != "softmax"
-            for row in _paired_rows(key, found, groups)
+            for row in paired_rows(key, found, groups)
         ]
         notes = (
             f"Mean of the differences within a split and seed [95 % bootstrap interval over splits]; "
@@ -120,7 +120,8 @@ def paired_tables(results: Sequence[Result]) -> list[Table]:
     return tables
 
 
-def _paired_rows(key: Key, results: list[Result], groups: Groups) -> list[tuple[Entry, ...]]:
+def paired_rows(key: Key, results: list[Result], groups: Groups) -> list[tuple[Entry, ...]]:
+    """A group against the softmax of as many epochs, and against one trained as long, where there are any."""
     long = key.equally_long
     references = {
         f"softmax, {key.epochs}": first_classifiers(results) or groups.get(key.softmax(key.epochs), []),

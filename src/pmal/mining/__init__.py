@@ -4,14 +4,16 @@ from pmal.mining._checks import check_spaces
 from pmal.mining.candidates import select_candidates
 from pmal.mining.diversity import diversity_gaps, filter_diverse
 from pmal.mining.file_miner import MinedFile, mine_file
-from pmal.mining.miner import check_settings, mine, mine_prototypes, mine_spaces
+from pmal.mining.miner import check_settings, mine, mine_prototypes, mine_spaces, mine_with_quality
 from pmal.mining.prototypes import PrototypeSet
 from pmal.mining.quality import QualityOptions, count_pairs, robustness
+from pmal.mining.sample_quality import SampleQuality
 
 __all__ = [
     "MinedFile",
     "PrototypeSet",
     "QualityOptions",
+    "SampleQuality",
     "check_settings",
     "check_spaces",
     "count_pairs",
@@ -21,6 +23,7 @@ __all__ = [
     "mine_file",
     "mine_prototypes",
     "mine_spaces",
+    "mine_with_quality",
     "robustness",
     "select_candidates",
 ]

@@ -27,6 +27,7 @@ from pmal.mining.candidates import best_first, check_epsilon, select_candidates
 from pmal.mining.diversity import DIVERSITY_RULES, gaps_best_first
 from pmal.mining.prototypes import PrototypeSet
 from pmal.mining.quality import QUALITY_RULES, QualityOptions
+from pmal.mining.sample_quality import SampleQuality
 
 
 def mine_prototypes(
@@ -92,6 +93,19 @@ def mine_spaces(
     files: Sequence[str] | None = None,
 ) -> PrototypeSet:
     """`mine_prototypes` with its options as one object."""
+    return mine_with_quality(spaces, labels, options, ids=ids, class_names=class_names, files=files)[0]
+
+
+def mine_with_quality(
+    spaces: Sequence[SpaceLike],
+    labels: Values,
+    options: QualityOptions,
+    *,
+    ids: Values | None = None,
+    class_names: Sequence[str] | None = None,
+    files: Sequence[str] | None = None,
+) -> tuple[PrototypeSet, SampleQuality]:
+    """The same, and the quality of every sample that it was found by."""
     check_settings(options.settings)
     sorted_spaces, labels_N, ids_N, order = _by_id(check_spaces(spaces), labels, ids)
     num_classes = len(sorted_spaces[0].weight)
@@ -99,8 +113,9 @@ def mine_spaces(
     check_names(files, len(order), "files")
     check_names(class_names, num_classes, "class_names")
     points_NR = centered_logits(sorted_spaces[0].z, sorted_spaces[0].weight)
-    return mine(
-        QUALITY_RULES[options.settings.quality](sorted_spaces, labels_N, options),
+    log_N = QUALITY_RULES[options.settings.quality](sorted_spaces, labels_N, options)
+    prototypes = mine(
+        log_N,
         points_NR,
         labels_N,
         options.settings,
@@ -110,6 +125,7 @@ def mine_spaces(
         files=None if files is None else [files[i] for i in order.tolist()],
         seed=options.seed,
     )
+    return prototypes, SampleQuality(ids_N, log_N, options.settings.quality)
 
 
 def mine(

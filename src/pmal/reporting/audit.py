@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from pmal._runtime.files import atomic_path, make_folder, write_text
-from pmal._runtime.progress import notes_of_warnings
 from pmal._runtime.runs import CONFIG, open_run, read_config
 from pmal._runtime.session import Session
 from pmal._runtime.tensors import has_tensors
@@ -25,16 +24,9 @@ from pmal.ensemble.embeddings import EmbeddedSet, embed_training_set
 from pmal.ensemble.training import training_set
 from pmal.errors import UsageError
 from pmal.geometry import centered_logits
-from pmal.mining import (
-    PrototypeSet,
-    QualityOptions,
-    check_spaces,
-    count_pairs,
-    mine,
-    robustness,
-    select_candidates,
-)
+from pmal.mining import PrototypeSet, SampleQuality, mine, select_candidates
 from pmal.reporting.contact_sheet import Row, contact_sheet
+from pmal.reporting.robustness import measure_quality, stored_quality
 
 COLUMNS = ("class", "rank", "id", "r", "log_r", "candidate", "prototype", "predicted", "name")
 PER_ROW = 10
@@ -85,7 +77,8 @@ def audit_run(run: Path, out: Path, session: Session) -> Audit:
     with open_run(run, config):
         embedded = embed_training_set(classifiers, train, run / "embeddings", session)
     mined = PrototypeSet.load(run / "prototypes") if has_tensors(run / "prototypes") else None
-    found = make_audit(train.samples, embedded, config, mined, session)
+    quality = None if any(e.fresh for e in embedded) else stored_quality(run, train.samples, "topology")
+    found = make_audit(train.samples, embedded, config, mined, session, quality)
     with session.display.stage("contact sheets", len(task.class_names), "classes") as advance:
         write_audit(found, out, advance)
     return found
@@ -97,13 +90,15 @@ def make_audit(
     config: RunConfig,
     prototypes: PrototypeSet | None,
     session: Session,
+    quality: SampleQuality | None = None,
 ) -> Audit:
-    """What the robustness says of the samples. Prototypes: those of the run, or else mined by it now."""
-    settings, display, first = config.mining, session.display, embedded[0]
-    labels_N, total = torch.from_numpy(samples.labels), count_pairs(len(samples), len(embedded), settings)
-    with notes_of_warnings(display) as notes, display.stage("robustness", total, "pairs") as advance:
-        options = QualityOptions(settings, config.seed, device=session.device, report=advance)
-        log_r_N = robustness(check_spaces([space.space for space in embedded]), labels_N, options)
+    """What the robustness says of the samples. Prototypes and quality: the run's, or else found now."""
+    settings, first, labels_N = config.mining, embedded[0], torch.from_numpy(samples.labels)
+    for note in quality.notes if quality else ():
+        session.display.say(f"warning: {note}")
+    quality = quality or measure_quality(samples, embedded, config, "topology", session)
+    log_r_N = quality.of(samples.ids)
+    assert log_r_N is not None
     epsilon, per_class = settings.epsilon, settings.per_class
     return Audit(
         samples=samples,
@@ -121,7 +116,7 @@ def make_audit(
             class_names=samples.class_names,
             seed=config.seed,
         ),
-        warnings=tuple(notes),
+        warnings=quality.notes,
     )
 
 

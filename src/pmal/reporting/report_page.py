@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from pmal.errors import UsageError
 from pmal.reporting.report_pictures import Sheet
 
-SCRIPTS = ("core.js", "plots.js", "robustness.js", "scatter.js", "start.js")
+SCRIPTS = ("core.js", "plots.js", "dots.js", "robustness.js", "scatter.js", "start.js")
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,8 @@ class Table:
     rows: Sequence[Sequence[Cell]]
     note: str = ""
     style: str = ""
+    title: str = ""
+    """Above it, where the section's own does not say enough."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ class Figure:
     label: str
     """For those who do not see it."""
     caption: str = ""
+    title: str = ""
 
 
 @dataclass(frozen=True)

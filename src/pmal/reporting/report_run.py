@@ -92,8 +92,6 @@ class Mined:
     prototypes: PrototypeSet
     symbol: str
     """r, or the name of another quality rule."""
-    landmarks: int = 0
-    """Training images that r was estimated from; 0: all."""
 
     @functools.cached_property
     def position_of(self) -> dict[int, int]:

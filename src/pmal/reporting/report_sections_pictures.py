@@ -95,8 +95,6 @@ def robustness_section(mined: Mined, facts: RunFacts, album: Album) -> Section:
     lead += " the accuracy in each interval shows whether they do."
     caption = "Accuracy: of this run's classifiers on the training images; hollow where there are fewer than"
     caption += f" {FEW}. Pictures stand below the interval that they lie in. Choose a class to see its own."
-    if mined.landmarks:
-        caption += f" r is estimated here from {mined.landmarks:,} training images."
     label = (
         f"Distribution of {mined.symbol} of all classes and of each class, with accuracy and sample pictures"
     )

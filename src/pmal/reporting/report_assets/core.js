@@ -59,7 +59,7 @@ pmal.log = (low, high, from, to) => {
 };
 
 // A drawing with axes: `plot.x` and `plot.y` are its scales, `plot.root` takes what is drawn.
-pmal.plot = (parent, { width, height, x, y, xLabel, yLabel, xLog, yLog, xWhole, format = {}, label, left = 46, right = 10, top = 22 }) => {
+pmal.plot = (parent, { width, height, x, y, xLabel, yLabel, xLog, yLog, xWhole, xTicks, format = {}, label, left = 46, right = 10, top = 22 }) => {
   const box = { left, right: width - right, top, bottom: height - (xLabel ? 40 : 24) };
   const root = pmal.svg("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": label || "" });
   const make = { x: xLog ? pmal.log : pmal.linear, y: yLog ? pmal.log : pmal.linear };
@@ -70,7 +70,7 @@ pmal.plot = (parent, { width, height, x, y, xLabel, yLabel, xLog, yLog, xWhole, 
     root.append(pmal.svg("text", { x: box.left - 7, y: at + 4, "text-anchor": "end" }, (format.y || pmal.number)(tick)));
   }
   root.append(pmal.svg("line", { class: "base", x1: box.left, x2: box.right, y1: box.bottom, y2: box.bottom }));
-  for (const tick of scale.x.ticks(Math.max(2, Math.floor(width / 80)))) {
+  for (const tick of xTicks || scale.x.ticks(Math.max(2, Math.floor(width / 80)))) {
     if (xWhole && !Number.isInteger(tick)) continue;
     const at = scale.x(tick);
     root.append(pmal.svg("text", { x: at, y: box.bottom + 16, "text-anchor": "middle" }, (format.x || pmal.number)(tick)));

@@ -1,26 +1,32 @@
 "use strict";
-// Lines: [{title, note, x, y, xLog, yLog, percent, series: [{name, x, y, low, high, dash}]}] side by side.
+// Lines: {shared, panels: [{title, note, x, y, xLog, yLog, ticks, series: [{name, x, y, low, high, dash, color}]}]} side by side.
+// shared: all panels have the same series, and one legend.
 pmal.draw.lines = (node, data) => {
-  const panels = pmal.el("div", { class: "panels" });
+  const panels = pmal.el("div", { class: "panels" }), redraws = [];
+  const legend = (series, off, redraw) => pmal.legend(series.map((s) => s.name), off, redraw, series);
+  const common = new Set();
+  if (data.shared) node.append(legend(data.panels[0].series, common, () => redraws.forEach((draw) => draw())));
   node.append(panels);
   for (const panel of data.panels) {
     const place = pmal.el("div", { class: "panel" }, pmal.el("h3", {}, panel.title, panel.note ? pmal.el("small", {}, panel.note) : null));
     panels.append(place);
-    const off = new Set();
-    place.append(pmal.legend(panel.series.map((s) => s.name), off, () => draw(), panel.series));
+    const off = data.shared ? common : new Set();
     const canvas = pmal.el("div");
-    place.append(canvas);
     const draw = () => pmal.drawLines(canvas, panel, off);
+    if (!data.shared) place.append(legend(panel.series, off, draw));
+    place.append(canvas);
+    redraws.push(draw);
     pmal.whenResized(canvas, draw);
   }
 };
 
-pmal.legend = (names, off, redraw, series = []) => {
+pmal.seriesColor = (series, i) => `var(${pmal.classColor(series && series.color !== undefined ? series.color : i)})`;
+
+pmal.legend = (names, off, redraw, series = [], symbol = pmal.lineKey) => {
   const row = pmal.el("div", { class: "controls legend", role: "group", "aria-label": "What is shown" });
   names.forEach((name, i) => {
     const key = pmal.svg("svg", { viewBox: "0 0 14 14", "aria-hidden": "true" });
-    const dash = series[i] && series[i].dash ? { "stroke-dasharray": "3 3" } : {};
-    key.append(pmal.svg("line", { x1: 0, x2: 14, y1: 7, y2: 7, "stroke-width": 3, stroke: `var(${pmal.classColor(i)})`, ...dash }));
+    key.append(symbol(series[i], pmal.seriesColor(series[i], i)));
     const button = pmal.el("button", { type: "button", "aria-pressed": "true", title: name }, key, pmal.el("span", {}, name));
     button.addEventListener("click", () => {
       off.has(i) ? off.delete(i) : off.add(i);
@@ -32,6 +38,8 @@ pmal.legend = (names, off, redraw, series = []) => {
   return row;
 };
 
+pmal.lineKey = (series, stroke) => pmal.svg("line", { x1: 0, x2: 14, y1: 7, y2: 7, "stroke-width": 3, stroke, ...(series && series.dash ? { "stroke-dasharray": "3 3" } : {}) });
+
 pmal.extent = (values, log) => {
   const found = values.flat().filter((v) => v !== null && v !== undefined && (!log || v > 0));
   if (!found.length) return log ? [0.1, 1] : [0, 1];
@@ -42,23 +50,30 @@ pmal.extent = (values, log) => {
 
 pmal.drawLines = (node, panel, off) => {
   node.replaceChildren();
-  const shown = panel.series.map((s, i) => ({ ...s, color: `var(${pmal.classColor(i)})` })).filter((_, i) => !off.has(i));
+  const shown = panel.series.map((s, i) => ({ ...s, color: pmal.seriesColor(s, i) })).filter((_, i) => !off.has(i));
   const every = panel.series;
   let [low, high] = pmal.extent(every.map((s) => [...s.y, ...(s.low || []), ...(s.high || [])]), panel.yLog);
   if (!panel.yLog) { if (panel.zero) low = Math.min(0, low); const pad = (high - low) * 0.06; high += pad; if (!panel.zero) low -= pad; }
   const plot = pmal.plot(node, {
     width: node.clientWidth || 320, height: 240, x: pmal.extent(every.map((s) => s.x), panel.xLog), y: [low, high],
-    xLabel: panel.x, yLabel: panel.y, xLog: panel.xLog, yLog: panel.yLog, xWhole: panel.xWhole, label: `${panel.title}: ${panel.y} over ${panel.x}`,
+    xLabel: panel.x, yLabel: panel.y, xLog: panel.xLog, yLog: panel.yLog, xWhole: panel.xWhole, xTicks: panel.ticks, label: `${panel.title}: ${panel.y} over ${panel.x}`,
   });
   for (const s of shown) {
-    if (s.low) {
-      const xs = [...s.x, ...[...s.x].reverse()], ys = [...s.high, ...[...s.low].reverse()];
-      plot.root.append(pmal.svg("path", { d: `${pmal.path(xs, ys, plot.x, plot.y)}Z`, fill: s.color, opacity: 0.14 }));
-    }
+    if (s.low) plot.root.append(pmal.svg("path", { d: pmal.band(s, plot), fill: s.color, opacity: 0.14 }));
     plot.root.append(pmal.svg("path", { class: "line", d: pmal.path(s.x, s.y, plot.x, plot.y), fill: "none", stroke: s.color, "stroke-width": 2, "stroke-linejoin": "round", ...(s.dash ? { "stroke-dasharray": "5 4" } : {}) }));
     if (s.x.length < 16) s.x.forEach((x, i) => s.y[i] !== null && plot.root.append(pmal.svg("circle", { cx: plot.x(x), cy: plot.y(s.y[i]), r: 3, fill: s.color })));
   }
   pmal.hoverLines(plot, shown, panel);
+};
+
+// From low to high along every stretch that has both.
+pmal.band = (s, plot) => {
+  const runs = [[]];
+  s.x.forEach((_, i) => (s.low[i] === null || s.high[i] === null ? runs.push([]) : runs.at(-1).push(i)));
+  return runs.filter((run) => run.length > 1).map((run) => {
+    const back = [...run].reverse(), pick = (values, order) => order.map((i) => values[i]);
+    return `${pmal.path([...pick(s.x, run), ...pick(s.x, back)], [...pick(s.high, run), ...pick(s.low, back)], plot.x, plot.y)}Z`;
+  }).join("");
 };
 
 pmal.hoverLines = (plot, shown, panel) => {

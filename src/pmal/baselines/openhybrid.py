@@ -1,0 +1,169 @@
+"""OpenHybrid: a classifier and a density model that share an encoder (Zhang et al., ECCV 2020).
+
+    loss = cross entropy(W z + b, y) + weight (-log p(z) / D)        score density = -log p(z)
+
+p is a normalizing flow, an invertible map f of z to numbers of a simple distribution p0, trained jointly with
+the classifier: the gradient of the density reaches the encoder, times `share`.
+
+    log p(z) = log p0(f(z)) + log |det df/dz|
+
+f standardizes each channel, then alternates affine couplings (RealNVP, Dinh et al., ICLR 2017), which move
+one half of the channels given the other half:
+
+    b' = b exp(s(a)) + t(a)        log |det| = sum s(a)        |s| < 2
+
+What differs from the paper:
+- Its flow is a residual flow (i-ResNet blocks, and a series for the determinant). Couplings have their
+  determinant in closed form, which a captured training step needs.
+- p0 is logistic (as in NICE, Dinh et al., 2015) and not normal, and the couplings' networks normalize their
+  layers. The gradient of a normal density grows with the distance: under the rate that all methods share, and
+  without the normalization, the loss was infinite or NaN within 150 steps.
+- Nothing in the joint loss keeps the encoder from shrinking z to a few points, where every density is
+  infinite; and a rectified channel that is always zero has no density at all. So the density is that of z
+  standardized by its batch statistics (running ones once trained), and in training Gaussian noise of `noise`
+  standard deviations is added: what is smaller than the noise gains nothing by shrinking further.
+- The density is divided by D, so that its weight means the same for every encoder.
+
+B samples, K classes, D channels, H of them in one half.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, logsigmoid
+
+from pmal.ensemble.classifier import Classifier
+from pmal.ensemble.heads import Head, HeadShape, register_head
+from pmal.errors import UsageError
+
+LARGEST_LOG_SCALE = 2.0
+
+
+class Coupling(nn.Module):
+    """Scale and shift one half of the channels, by what the other half says. It begins as the identity."""
+
+    def __init__(self, features: int, width: int, first: bool) -> None:
+        super().__init__()
+        self.left, self.first = features // 2, first
+        given = self.left if first else features - self.left
+        self.net = nn.Sequential(
+            *_layer(given, width),
+            *_layer(width, width),
+            nn.Linear(width, 2 * (features - given)),
+        )
+        for parameter in self.net[-1].parameters():
+            nn.init.zeros_(parameter)
+
+    def forward(self, x_BD: Tensor) -> tuple[Tensor, Tensor]:
+        """The moved channels, and log |det| (B,)."""
+        given_BH, moved_BH, log_scale_BH, shift_BH = self.plan(x_BD)
+        return self.join(given_BH, moved_BH * log_scale_BH.exp() + shift_BH), log_scale_BH.sum(dim=1)
+
+    def inverse(self, y_BD: Tensor) -> Tensor:
+        given_BH, moved_BH, log_scale_BH, shift_BH = self.plan(y_BD)
+        return self.join(given_BH, (moved_BH - shift_BH) * (-log_scale_BH).exp())
+
+    def plan(self, x_BD: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Both halves, and what the given one makes of the other."""
+        left_BH, right_BH = x_BD[:, : self.left], x_BD[:, self.left :]
+        given_BH, moved_BH = (left_BH, right_BH) if self.first else (right_BH, left_BH)
+        raw_BH, shift_BH = self.net(given_BH).chunk(2, dim=1)
+        log_scale_BH = LARGEST_LOG_SCALE * torch.tanh(raw_BH / LARGEST_LOG_SCALE)
+        return given_BH, moved_BH, log_scale_BH, shift_BH
+
+    def join(self, given_BH: Tensor, moved_BH: Tensor) -> Tensor:
+        return torch.cat([given_BH, moved_BH] if self.first else [moved_BH, given_BH], dim=1)
+
+
+class Flow(nn.Module):
+    """Couplings one after another; each half of the channels is moved by every second one."""
+
+    def __init__(self, features: int, layers: int, width: int) -> None:
+        super().__init__()
+        self.couplings = nn.ModuleList(Coupling(features, width, i % 2 == 0) for i in range(layers))
+
+    def forward(self, x_BD: Tensor) -> tuple[Tensor, Tensor]:
+        """The numbers of p0, and log |det| (B,)."""
+        log_det_B = x_BD.new_zeros(len(x_BD))
+        for coupling in self.couplings:
+            x_BD, change_B = coupling(x_BD)
+            log_det_B = log_det_B + change_B
+        return x_BD, log_det_B
+
+    def inverse(self, y_BD: Tensor) -> Tensor:
+        for coupling in reversed(self.couplings):
+            assert isinstance(coupling, Coupling)
+            y_BD = coupling.inverse(y_BD)
+        return y_BD
+
+    def log_density(self, x_BD: Tensor) -> Tensor:
+        """log p(x) (B,)."""
+        simple_BD, log_det_B = self(x_BD)
+        log_density_B: Tensor = log_det_B + (2 * logsigmoid(simple_BD) - simple_BD).sum(dim=1)
+        return log_density_B
+
+
+@register_head("openhybrid")
+class HybridHead(Head):
+    """weight: of the density. layers, width: of the flow. noise: in standard deviations of a channel.
+
+    share: how much of the density's gradient reaches the encoder. 1: all of it, as in the paper. 0: detached.
+    """
+
+    own_scores = ("density",)
+
+    def __init__(
+        self,
+        shape: HeadShape,
+        weight: float = 1.0,
+        layers: int = 8,
+        width: int = 128,
+        noise: float = 0.1,
+        share: float = 1.0,
+    ) -> None:
+        super().__init__()
+        if shape.features < 2 or layers < 2:
+            found = f"here are {shape.features} and {layers}"
+            raise UsageError(f"method openhybrid needs 2 or more features and layers of its flow: {found}")
+        self.weight, self.noise, self.share = weight, noise, share
+        self.classifier = nn.Linear(shape.features, shape.classes, bias=shape.bias)
+        self.standard = nn.BatchNorm1d(shape.features, affine=False)
+        self.flow = Flow(shape.features, layers, width)
+
+    def forward(self, z_BD: Tensor) -> Tensor:
+        logits_BK: Tensor = self.classifier(z_BD)
+        return logits_BK
+
+    def loss(
+        self,
+        model: Classifier,
+        views_BCHW: Tensor,
+        labels_B: Tensor,
+        smoothing: float,
+        parts: nn.Module | None,
+    ) -> Tensor:
+        if len(labels_B) < 2:
+            raise UsageError("method openhybrid needs 2 or more images in a batch: raise training.batch_size")
+        z_BD = model.encoder(views_BCHW)
+        likelihood = cross_entropy(self(z_BD), labels_B, label_smoothing=smoothing)
+        # The same numbers; the gradient of the density reaches the encoder in part.
+        given_BD = self.share * z_BD + (1 - self.share) * z_BD.detach()
+        density = self.log_density(given_BD, self.noise).mean()
+        loss: Tensor = likelihood - self.weight / z_BD.shape[1] * density
+        return loss
+
+    def log_density(self, z_BD: Tensor, noise: float = 0.0) -> Tensor:
+        """log p of the standardized embedding (B,), in float32 under any precision."""
+        with torch.autocast(z_BD.device.type, enabled=False):
+            x_BD = self.standard(z_BD.float())
+            if noise:
+                x_BD = x_BD + noise * torch.randn_like(x_BD)
+            log_density_B: Tensor = self.flow.log_density(x_BD)
+        return log_density_B
+
+    def unknown_scores(self, z_BD: Tensor, logits_BK: Tensor) -> dict[str, Tensor]:
+        return {"density": -self.log_density(z_BD)}
+
+
+def _layer(features: int, width: int) -> list[nn.Module]:
+    # Normalized, so that the last layer sees bounded numbers, however far out the embedding is.
+    return [nn.Linear(features, width), nn.LayerNorm(width), nn.ReLU()]

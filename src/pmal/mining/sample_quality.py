@@ -1,0 +1,69 @@
+"""The quality of every sample that was mined, as a run keeps it: N numbers that took N x N distances."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pmal._runtime.ranks import ALONE, Ranks
+from pmal._runtime.tensors import delete_tensors, load_tensors, save_tensors
+from pmal.errors import DataError
+
+FILE = "quality"
+"""Beside the prototypes in the folder of a run."""
+_FORMAT = "pmal-quality-1"
+
+
+@dataclass(frozen=True, eq=False)
+class SampleQuality:
+    """Log of the quality of all samples, by id."""
+
+    ids: Tensor
+    """Ascending (N,)."""
+    log_r: Tensor
+    """Float64 (N,)."""
+    rule: str
+    """Of `QUALITY_RULES`: topology is the robustness r."""
+    notes: tuple[str, ...] = ()
+    """What the user was warned of when it was measured."""
+
+    def __post_init__(self) -> None:
+        ascending = bool((self.ids[1:] > self.ids[:-1]).all())
+        right = self.ids.dtype == torch.int64 and self.log_r.dtype == torch.float64
+        if not (ascending and right and self.ids.ndim == 1 and self.ids.shape == self.log_r.shape):
+            raise DataError("sample quality: ids are not ascending, or the numbers are not one for each id")
+
+    def of(self, ids: Sequence[int] | NDArray[np.int64] | Tensor) -> Tensor | None:
+        """Log r in the order of these ids (N,); None where they are not all samples that it is known of.
+
+        >>> found = SampleQuality(torch.tensor([2, 5]), torch.tensor([-1.0, -2.0]).double(), "topology")
+        >>> found.of([5, 2]), found.of([5])
+        (tensor([-2., -1.], dtype=torch.float64), None)
+        """
+        ids_N = torch.as_tensor(ids)
+        order = ids_N.argsort()
+        if not torch.equal(ids_N[order], self.ids):
+            return None
+        log_N = torch.empty_like(self.log_r)
+        log_N[order] = self.log_r
+        return log_N
+
+    def save(self, path: Path, notes: Iterable[str] = (), ranks: Ranks = ALONE) -> None:
+        """Write PATH.json and PATH.safetensors, under these names also where a killed process left them."""
+        delete_tensors(path, ranks)
+        about = {"format": _FORMAT, "rule": self.rule, "notes": [*self.notes, *notes]}
+        save_tensors(path, {"ids": self.ids, "log_r": self.log_r}, about, ranks)
+
+    @classmethod
+    def load(cls, path: Path) -> "SampleQuality":
+        """Read back what `save` wrote. A damaged or foreign file is refused by name."""
+        tensors, about = load_tensors(path)
+        if about.get("format") != _FORMAT or set(tensors) != {"ids", "log_r"}:
+            raise DataError(
+                f"{path}.json: not the quality of samples: `pmal fit --from mining` writes it anew"
+            )
+        return cls(tensors["ids"], tensors["log_r"], str(about["rule"]), tuple(about["notes"]))

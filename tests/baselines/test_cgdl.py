@@ -1,0 +1,193 @@
+"""CGDL: its formulas, its ladder, and two scores that each see what the other cannot."""
+
+import pytest
+import torch
+
+from pmal.baselines.cgdl import Decoder, Gaussian, Ladder, kl_divergence, latent_score, merge
+from pmal.config import EncoderConfig
+from pmal.ensemble.classifier import Classifier, ClassifierSpec
+from pmal.ensemble.heads import HeadConfig, scores_of
+from pmal.errors import UsageError
+from pmal.reporting.metrics import auroc
+from tests.reference import density as reference
+
+
+def doubles(*shape, seed=0):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def random_gaussian(B, L, seed):
+    return Gaussian(doubles(B, L, seed=seed), doubles(B, L, seed=seed + 1).exp())
+
+
+def test_the_divergence_is_the_integral():
+    q, p = random_gaussian(3, 2, seed=0), random_gaussian(3, 2, seed=2)
+    for b, found in enumerate(kl_divergence(q, p).tolist()):
+        rows = zip(*(t[b].tolist() for t in (*q, *p)), strict=True)
+        assert found == pytest.approx(sum(reference.kl_by_integration(*row) for row in rows), abs=1e-6)
+    assert kl_divergence(q, q).abs().max() < 1e-12
+
+
+def test_merged_is_the_product_of_the_densities():
+    a, b = random_gaussian(1, 1, seed=0), random_gaussian(1, 1, seed=2)
+    both = merge(a, b)
+    logs = [
+        reference.log_normal(x, *map(float, a)) + reference.log_normal(x, *map(float, b))
+        - reference.log_normal(x, *map(float, both))
+        for x in (-1.0, 0.3, 2.0)
+    ]  # fmt: skip
+    assert logs[0] == pytest.approx(logs[1]) == pytest.approx(logs[2])
+
+
+def test_the_latent_score_is_the_transcription():
+    t_BL, mean_KL, std_KL = doubles(20, 3), doubles(4, 3, seed=1), doubles(4, 3, seed=2).exp()
+    for t_L, score in zip(t_BL.tolist(), latent_score(t_BL, mean_KL, std_KL).tolist(), strict=True):
+        assert score == pytest.approx(reference.nearest_class(t_L, mean_KL.tolist(), std_KL.tolist()))
+
+
+def test_the_best_class_counts():
+    mean_KL = doubles(4, 3)
+    assert (latent_score(mean_KL, mean_KL, torch.ones(4, 3)) == 0).all()
+
+
+@pytest.mark.parametrize("rungs", [1, 2, 3])
+def test_without_noise_the_ladder_gives_means(rungs):
+    torch.manual_seed(0)
+    ladder, z_BD = Ladder(6, 4, rungs), torch.randn(5, 6)
+    found = ladder.climb(z_BD)
+    assert [g.mean_BL.shape[1] for g in found] == [4 * 2**r for r in reversed(range(rungs))]
+    top_BL, bottom_BL, kl_B = ladder.descend(found, noise=False)
+    assert torch.equal(top_BL, found[-1].mean_BL)
+    assert bottom_BL.shape == (5, ladder.bottom_width)
+    assert torch.equal(bottom_BL, ladder.descend(found, noise=False)[1])
+    assert not torch.equal(bottom_BL, ladder.descend(found, noise=True)[1])
+    assert (kl_B > 0).all() if rungs > 1 else (kl_B == 0).all()
+
+
+@pytest.mark.parametrize("size", [8, 9, 15, 28, 32, 33, 64])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_decodes_images_of_any_size(size, channels):
+    assert Decoder(5, channels, size, width=32)(torch.randn(2, 5)).shape == (2, channels, size, size)
+
+
+def classifier(**options):
+    spec = ClassifierSpec(
+        EncoderConfig("small"), ("dark", "top", "right"), 8, 1, HeadConfig("cgdl", {"latent": 8, **options})
+    )
+    torch.manual_seed(0)
+    return Classifier(spec).use_channels_last()
+
+
+def shades(count, generator):
+    """Dark images, and such that are bright in one half."""
+    labels_B = torch.randint(0, 3, (count,), generator=generator)
+    images_BCHW = torch.randint(0, 40, (count, 1, 8, 8), generator=generator)
+    images_BCHW[labels_B == 1, :, :4] += 200
+    images_BCHW[labels_B == 2, :, :, 4:] += 200
+    return images_BCHW.to(torch.uint8), labels_B
+
+
+def checkers(count):
+    rows = torch.arange(8)
+    board = 230 * ((rows[:, None] + rows) % 2)
+    noise = torch.randint(0, 20, (count, 1, 8, 8), generator=torch.Generator().manual_seed(5))
+    return (board + noise).to(torch.uint8)
+
+
+@pytest.fixture(scope="module")
+def trained():
+    model, generator = classifier(), torch.Generator().manual_seed(0)
+    model.set_normalization(torch.tensor([0.35]), torch.tensor([0.35]))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=True)
+    for _ in range(60):
+        images, labels_B = shades(64, generator)
+        views = (images.float() / 255 - model.mean) / model.std
+        loss = model.head.loss(model, views, labels_B, 0.0, None)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    model.eval()
+    images, labels_B = shades(300, generator)
+    with torch.no_grad():
+        model.head.fit_after(*model.embed(images), labels_B)
+    return model
+
+
+@torch.no_grad()
+def scores(model, images):
+    z_BD, logits_BK = model.embed(images)
+    return scores_of(model.head, z_BD, logits_BK)
+
+
+def test_an_image_of_no_class_is_unknown(trained):
+    images, labels_B = shades(200, torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        assert (trained.embed(images)[1].argmax(1) == labels_B).float().mean() > 0.97
+    known, unknown = scores(trained, images), scores(trained, checkers(200))
+    for name in ("cgdl", "reconstruction", "latent"):
+        assert auroc(known[name], unknown[name]) > 0.97, name
+        assert auroc(-known[name], -unknown[name]) < 0.03, name  # the other sign would be wrong
+
+
+def test_the_scale_is_the_papers_rule(trained):
+    """Of the training images, a score is above 1 where one of the two is above its 95 % quantile."""
+    images, labels_B = shades(300, torch.Generator().manual_seed(2))
+    with torch.no_grad():
+        trained.head.fit_after(*trained.embed(images), labels_B)
+    found = scores(trained, images)
+    either_B = torch.zeros(300, dtype=torch.bool)
+    for name in ("reconstruction", "latent"):
+        either_B |= found[name] > found[name].quantile(0.95) + 1e-6
+        assert 0.04 < (found[name] > found[name].quantile(0.95)).double().mean() < 0.06
+    assert torch.equal(found["cgdl"] > 1 + 1e-5, either_B)
+
+
+def test_the_gaussians_are_those_of_images_classified_right(trained):
+    images, labels_B = shades(90, torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        z_BD, logits_BK = trained.embed(images)
+        wrong = (labels_B == 1).nonzero()[0]
+        logits_BK[wrong] = torch.tensor([9.0, 0.0, 0.0])
+        trained.head.fit_after(z_BD, logits_BK, labels_B)
+        latents_BL = trained.head.top_latent(z_BD)
+    used_B = (labels_B == 1) & (torch.arange(90) != wrong)
+    torch.testing.assert_close(trained.head.latent_mean[1], latents_BL[used_B].mean(0))
+    torch.testing.assert_close(trained.head.latent_std[1], latents_BL[used_B].std(0, correction=0))
+
+
+def test_logits_do_not_depend_on_the_column_that_is_added(trained):
+    images, _ = shades(5, torch.Generator().manual_seed(4))
+    with torch.no_grad():
+        z_BD, logits_BK = trained.embed(images)
+        assert z_BD.shape[1] == trained.num_features == trained.encoder.num_features + 1
+        assert torch.equal(trained.head(z_BD[:, :-1]), logits_BK)
+
+
+@pytest.mark.parametrize("column", [0, -1])
+def test_broken_is_unknown(trained, column):
+    with torch.no_grad():
+        z_BD, _ = trained.embed(checkers(2))
+        z_BD[0, column] = torch.nan
+        found = scores_of(trained.head, z_BD, trained.head(z_BD))
+    assert found["cgdl"][0] == torch.inf
+    assert found["cgdl"][1].isfinite()
+
+
+def test_the_prior_draws_each_class_to_its_own_mean():
+    model = classifier()
+    with torch.no_grad():
+        prior = model.head.prior(torch.tensor([2, 0, 2]))
+    assert torch.equal(prior.mean_BL, model.head.class_means[[2, 0, 2]])
+    assert (prior.var_BL == 1).all()
+
+
+def test_embeddings_without_pixels_are_refused():
+    spec = ClassifierSpec(EncoderConfig("precomputed"), ("a", "b"), 1, 4, HeadConfig("cgdl"))
+    with pytest.raises(UsageError, match="cgdl reconstructs images, and embeddings are none"):
+        Classifier(spec)
+
+
+@pytest.mark.parametrize("options", [{"latent": 0}, {"rungs": 0}])
+def test_options_out_of_range_are_refused(options):
+    with pytest.raises(UsageError, match="must be 1 or more"):
+        classifier(**options)

@@ -1,0 +1,55 @@
+"""The densities of CGDL and OpenHybrid as loops over numbers, in float64."""
+
+import math
+from collections.abc import Callable, Sequence
+
+Vector = Sequence[float]
+
+
+def log_normal(x: float, mean: float, var: float) -> float:
+    return -0.5 * (math.log(2 * math.pi * var) + (x - mean) ** 2 / var)
+
+
+def kl_by_integration(mean_q: float, var_q: float, mean_p: float, var_p: float, steps: int = 20_000) -> float:
+    """KL(q || p) of two normal distributions of one number, as the integral of q log(q / p)."""
+    reach = 12 * math.sqrt(var_q)
+    width = 2 * reach / steps
+    points = (mean_q - reach + (i + 0.5) * width for i in range(steps))
+    terms = (
+        math.exp(log_normal(x, mean_q, var_q))
+        * (log_normal(x, mean_q, var_q) - log_normal(x, mean_p, var_p))
+        * width
+        for x in points
+    )
+    return math.fsum(terms)
+
+
+def nearest_class(t: Vector, means: Sequence[Vector], stds: Sequence[Vector]) -> float:
+    """Of the densities of all classes, what the best fitting one says beyond its value at the mean."""
+    found = []
+    for mean, std in zip(means, stds, strict=True):
+        rows = list(zip(t, mean, std, strict=True))
+        drop = math.fsum(log_normal(m, m, s**2) - log_normal(x, m, s**2) for x, m, s in rows)
+        found.append(2 * drop / len(rows))
+    return min(found)
+
+
+def log_logistic(x: float) -> float:
+    """Log density of the standard logistic distribution, e^-x / (1 + e^-x)^2."""
+    return -x - 2 * math.log1p(math.exp(-x))
+
+
+def log_density(x: Vector, transform: Callable[[Vector], Vector], jacobian: Sequence[Vector]) -> float:
+    """log p(x) = sum_d log p0(f(x)_d) + log |det df/dx|."""
+    return math.fsum(log_logistic(y) for y in transform(x)) + math.log(abs(determinant(jacobian)))
+
+
+def determinant(matrix: Sequence[Vector]) -> float:
+    """By expansion along the first row."""
+    if len(matrix) == 1:
+        return matrix[0][0]
+    minors = ([row[:j] + row[j + 1 :] for row in map(list, matrix[1:])] for j in range(len(matrix)))
+    return math.fsum(
+        (-1) ** j * value * determinant(minor)
+        for j, (value, minor) in enumerate(zip(matrix[0], minors, strict=True))
+    )
