@@ -21,6 +21,7 @@ from pmal.rejection.model import OpenSetModel, Rule
 from pmal.serving import export_onnx as module
 from pmal.serving import onnx_model
 from pmal.serving.export_check import Images, check_parity, images_to_check
+from pmal.serving.export_graph import DecisionGraph
 from pmal.serving.export_onnx import build_onnx, describe_header, export_onnx, output_paths, write_export
 from pmal.serving.onnx_model import OnnxModel
 from pmal.serving.predict import describe_answers
@@ -54,8 +55,8 @@ def test_answers_are_those_of_pytorch_in_batches_of_any_size(name):
     assert found.parity.score_difference < 1e-4
 
 
-@pytest.mark.parametrize("method", ["cpn", "openmax", "proser"])
-def test_heads_of_other_methods_answer_by_their_own_scores(method):
+def model_of(method):
+    """An untrained network with the method's head."""
     known = METHODS[method]
     spec = ClassifierSpec(
         EncoderConfig("small"), ("a", "b", "c"), SIZE, 1, HeadConfig(known.final or known.head)
@@ -64,11 +65,24 @@ def test_heads_of_other_methods_answer_by_their_own_scores(method):
     network, images = Classifier(spec).eval(), some_images()
     z_ND, logits_NK = embed_images(network, ResidentImages(images, torch.device("cpu")))
     network.head.fit_after(z_ND, logits_NK, logits_NK.argmax(dim=1))
-    model = OpenSetModel(network, spec.class_names, Rule(known.score, threshold=0.0))
+    return OpenSetModel(network, spec.class_names, Rule(known.score, threshold=0.0))
+
+
+@pytest.mark.parametrize("method", ["cpn", "openmax", "proser"])
+def test_heads_of_other_methods_answer_by_their_own_scores(method):
+    model, images = model_of(method), some_images()
     middle = float(model.answer(images).score.sort().values[23:25].mean())  # and not at an image
-    found = export_onnx(replace(model, rule=Rule(known.score, threshold=middle)), Images(images, "images"))
+    found = export_onnx(replace(model, rule=replace(model.rule, threshold=middle)), Images(images, "images"))
     assert found.parity.decisions_differ == 0
     assert found.parity.score_difference < 1e-4
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name not in ("pmal", "softmax")])
+def test_no_head_fixes_the_size_of_a_batch(method):
+    example = torch.zeros(2, 1, SIZE, SIZE, dtype=torch.uint8)
+    graph = DecisionGraph(model_of(method)).eval()
+    with torch.no_grad():
+        torch.export.export(graph, (example,), dynamic_shapes=({0: torch.export.Dim("batch")},))
 
 
 def test_the_file_is_one_graph_without_other_files_or_traces_of_this_machine():
