@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pmal.benchmark.cells import Cell, cell_of, make_cell, plain_settings
+from pmal.config import parse_assignment
 from pmal.errors import UsageError
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
@@ -120,3 +121,18 @@ def test_spelling_of_settings():
         'data.known=["a", "b"]',
         "rejection.per_class=true",
     )
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        'data.known=["a \\"quoted\\" one", "back\\\\slash"]',
+        'encoder.options.stem="1"',
+        'encoder.options.stem="true"',
+        "training.learning_rate=1e-05",
+    ],
+)
+def test_a_plain_setting_means_what_the_given_one_does(setting):
+    [plain] = plain_settings("strong", [setting])
+    assert parse_assignment(plain) == parse_assignment(setting)
+    assert plain_settings("strong", [plain]) == (plain,)

@@ -16,7 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from pmal.benchmark.methods import concerns
-from pmal.config import RunConfig, build, list_recipes, merge, parse_assignment, read_recipe, to_settings
+from pmal.config import (
+    RunConfig,
+    build,
+    list_recipes,
+    merge,
+    parse_assignment,
+    read_recipe,
+    to_settings,
+    to_toml_value,
+)
 from pmal.data.sources.registry import absolute_source, is_named
 from pmal.errors import UsageError
 
@@ -193,10 +202,14 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
+    """A value as --set takes it."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list):
-        return "[" + ", ".join(f'"{item}"' if isinstance(item, str) else _text(item) for item in value) + "]"
+        quoted = (to_toml_value(item) if isinstance(item, str) else _text(item) for item in value)
+        return f"[{', '.join(quoted)}]"
+    if isinstance(value, str):  # bare, but for one that would be read as a number, say
+        return value if parse_assignment(f"bare={value}") == {"bare": value} else to_toml_value(value)
     return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)
 
 
