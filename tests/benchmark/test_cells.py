@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pmal.benchmark.cells import Cell, cell_of, make_cell, plain_settings
 from pmal.config import parse_assignment
 from pmal.errors import UsageError
+from pmal.methods import METHODS
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
@@ -83,7 +84,7 @@ def test_other_words_have_another_name(one, other):
         assert one.name != other.name
 
 
-@pytest.mark.parametrize("file", sorted(RESULTS.glob("softmax/*.json")) + sorted(RESULTS.glob("pmal/*.json")))
+@pytest.mark.parametrize("file", [f for name in METHODS for f in sorted(RESULTS.glob(f"{name}/*.json"))])
 def test_every_record_is_where_its_cell_is_looked_for(file):
     record = json.loads(file.read_text())
     cell = cell_of(record)
