@@ -348,7 +348,7 @@ def to_settings(config: Any) -> dict[str, Any]:
 def to_toml(settings: Mapping[str, Any], prefix: str = "") -> str:
     """Nested settings as TOML text; `tomllib.loads` gives them back."""
     plain = {name: value for name, value in settings.items() if not isinstance(value, Mapping)}
-    lines = [f"{name} = {_toml_value(value)}" for name, value in plain.items()]
+    lines = [f"{name} = {to_toml_value(value)}" for name, value in plain.items()]
     for name, value in settings.items():
         if isinstance(value, Mapping):
             lines += ["", f"[{prefix}{name}]", to_toml(value, f"{prefix}{name}.").rstrip("\n")]
@@ -373,7 +373,8 @@ def field_help(cls: type[Any]) -> dict[str, str]:
     }
 
 
-def _toml_value(value: Any) -> str:
+def to_toml_value(value: Any) -> str:
+    """A text, number, truth value or list of them."""
     # JSON's notation is TOML's, but for surrogate pairs and the delete character.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 

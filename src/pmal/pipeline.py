@@ -30,7 +30,7 @@ from pmal.data.task import Task, open_task
 from pmal.ensemble.classifier import ClassifierSpec
 from pmal.ensemble.classifiers import change_head, load_classifiers, rehearse, train_classifiers
 from pmal.ensemble.embeddings import EmbeddedSet, embed_training_set
-from pmal.ensemble.heads import first_head
+from pmal.ensemble.heads import check_heads, first_head
 from pmal.ensemble.training import check_batch_size, training_set
 from pmal.errors import DataError, UsageError, unknown_name
 from pmal.methods import METHODS
@@ -173,6 +173,7 @@ def check_config(config: RunConfig) -> None:
         raise unknown_name("method", config.method, METHODS)
     if config.method == "pmal" and config.classifiers < 2:
         raise UsageError("method pmal compares classifiers: set ensemble.size to 2 or more")
+    check_heads(config)
     check_score(config)
     check_settings(config.mining)
 

@@ -54,3 +54,32 @@ def test_an_option_of_another_type_is_refused(options, session, tmp_path):
     [(name, value)] = options.items()
     with pytest.raises(UsageError, match=f"method_options.{name} = {value!r}: expected (int|float)"):
         pipeline.fit(quick_config("cpn", method_options=options), tmp_path / "run", session)
+
+
+def test_a_final_head_is_made_anew_with_other_options(session, tmp_path):
+    """They concern the second training alone: the classifiers stay."""
+    run = tmp_path / "run"
+    pipeline.fit(quick_config("proser"), run, session)
+    weights = run / "classifiers" / "0" / "weights.safetensors"
+    before = weights.stat().st_mtime_ns
+    other = quick_config("proser", method_options={"placeholders": 3})
+    pipeline.fit(other, run, session, start="optimization")
+    assert weights.stat().st_mtime_ns == before
+    assert len(load_model(run / "model", torch.device("cpu")).classifier.head.placeholders.weight) == 3
+    with pytest.raises(UsageError, match="placeholders = 3, not None"):
+        pipeline.fit(quick_config("proser"), run, session, start="calibration")
+
+
+@pytest.mark.parametrize(
+    ("method", "option", "value"),
+    [
+        ("arpl", "temperature", 0.0),
+        ("arpl", "weight", float("nan")),
+        ("cpn", "gamma", -1.0),
+        ("rpl", "weight", float("inf")),
+    ],
+)
+def test_an_option_that_no_training_can_have_is_refused(method, option, value, session, tmp_path):
+    with pytest.raises(UsageError, match=f"method_options.{option} = {value}: must be"):
+        pipeline.fit(quick_config(method, method_options={option: value}), tmp_path / "run", session)
+    assert not (tmp_path / "run").exists()

@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pmal.benchmark.cells import Cell, cell_of, make_cell, plain_settings
+from pmal.config import parse_assignment
 from pmal.errors import UsageError
+from pmal.methods import METHODS
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
@@ -29,6 +31,12 @@ def test_what_the_recipe_says_anyway_does_not_make_another_cell():
     assert make_cell("pmal", "cifar10", "arpl", 0, 0, recipe="strong", settings=said) == plain
     assert plain.encoder == "oscri"
     assert plain.epochs == 100
+
+
+def test_what_the_method_does_anyway_does_not_make_another_cell():
+    settings = ["method_options.gamma=0.5", "method_options.weight=1"]
+    [kept] = make_cell("rpl", "sample", "arpl", 0, 0, recipe="sample", settings=settings).settings
+    assert kept == "method_options.weight=1"
 
 
 def test_settings_of_the_second_training_do_not_make_another_softmax():
@@ -76,7 +84,7 @@ def test_other_words_have_another_name(one, other):
         assert one.name != other.name
 
 
-@pytest.mark.parametrize("file", sorted(RESULTS.glob("softmax/*.json")) + sorted(RESULTS.glob("pmal/*.json")))
+@pytest.mark.parametrize("file", [f for name in METHODS for f in sorted(RESULTS.glob(f"{name}/*.json"))])
 def test_every_record_is_where_its_cell_is_looked_for(file):
     record = json.loads(file.read_text())
     cell = cell_of(record)
@@ -114,3 +122,18 @@ def test_spelling_of_settings():
         'data.known=["a", "b"]',
         "rejection.per_class=true",
     )
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        'data.known=["a \\"quoted\\" one", "back\\\\slash"]',
+        'encoder.options.stem="1"',
+        'encoder.options.stem="true"',
+        "training.learning_rate=1e-05",
+    ],
+)
+def test_a_plain_setting_means_what_the_given_one_does(setting):
+    [plain] = plain_settings("strong", [setting])
+    assert parse_assignment(plain) == parse_assignment(setting)
+    assert plain_settings("strong", [plain]) == (plain,)

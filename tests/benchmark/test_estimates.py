@@ -1,7 +1,10 @@
 """How long a plan will take, by the speed of what is in the ledger."""
 
+from dataclasses import replace
+
 import pytest
 
+from pmal.benchmark.cells import FLUCTUATION
 from pmal.benchmark.estimates import describe, estimate_cells, total, usual_speed
 from pmal.benchmark.grid import Planned
 from pmal.benchmark.shared import classifier_keys
@@ -49,6 +52,11 @@ def test_without_a_cell_of_this_encoder_and_hardware_there_is_no_estimate(tmp_pa
 def test_what_needs_no_training_takes_no_time():
     found = estimates([tiny("softmax"), tiny("openmax")], [])
     assert [one.seconds for one in found] == [None, 0.0]
+
+
+def test_minings_are_not_followed_by_a_second_training():
+    [found] = estimates([replace(tiny("pmal", settings=["ensemble.size=6"]), measure=FLUCTUATION)], [])
+    assert found.trainings == 6
 
 
 def test_without_the_data_there_is_no_estimate(tmp_path):

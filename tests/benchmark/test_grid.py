@@ -96,6 +96,8 @@ def test_table_5_varies_one_setting_at_a_time():
         ({"encoder": "oscrl"}, "did you mean 'oscri'"),
         ({"settings": ["mining.epsilom=1"]}, "did you mean 'mining.epsilon'"),
         ({"settings": ["mining.quality=topolgy"]}, "did you mean 'topology'"),
+        ({"methods": "rpl", "settings": ["method_options.pints=2"]}, "did you mean 'points'"),
+        ({"methods": "rpl", "settings": ["method_options.points=two"]}, "expected int"),
         ({"splits": "1-"}, "whole numbers"),
         ({"seeds": ","}, "names nothing"),
         ({"grid": "table3", "methods": "softmax"}, "leave --methods out"),

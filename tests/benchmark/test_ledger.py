@@ -1,9 +1,11 @@
 """Records of the ledger: read back, and reported where they are broken."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
+from pmal.benchmark.cells import FLUCTUATION
 from pmal.benchmark.ledger import Ledger
 from pmal.errors import DataError
 from tests.benchmark.ledgers import made_up, record, tiny
@@ -56,6 +58,32 @@ def test_a_record_under_another_name_is_refused(tmp_path):
     path.write_text(json.dumps(record(tiny(seed=0))))
     with pytest.raises(DataError, match="another cell"):
         ledger.read(tiny(seed=1))
+
+
+def test_a_copy_under_another_name_is_not_counted_twice(tmp_path):
+    ledger = made_up(tmp_path, record(tiny(), logit=0.5))
+    copy = ledger.path(tiny()).with_name("copy.json")
+    copy.write_bytes(ledger.path(tiny()).read_bytes())
+    results, broken = ledger.results()
+    assert len(results) == 1
+    assert "copy.json" in broken[0]
+    assert "another cell" in broken[0]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{"softmax": {}}, {"softmax": {"accuracy": {"value": 0.5}}}, {"cell": tiny().about() | {"epochs": "1"}}],
+)
+def test_what_a_table_would_stumble_over_is_broken(tmp_path, damage):
+    ledger = made_up(tmp_path, record(tiny(), logit=0.5))
+    ledger.write(tiny(), record(tiny(), logit=0.5) | damage)
+    assert [len(found) for found in ledger.results()] == [0, 1]
+
+
+def test_half_a_fluctuation_is_broken(tmp_path):
+    cell = replace(tiny("pmal"), measure=FLUCTUATION)
+    ledger = made_up(tmp_path, {"cell": cell.about(), "share_equal": 0.5})
+    assert [len(found) for found in ledger.results(FLUCTUATION)] == [0, 1]
 
 
 def test_other_measurements_are_not_cells(tmp_path):

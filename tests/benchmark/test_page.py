@@ -1,6 +1,5 @@
 """The page of a ledger: which chapters it has, what they show, and what they say is missing."""
 
-import json
 import re
 
 import pytest
@@ -249,9 +248,7 @@ def test_which_folders_are_ledgers(tmp_path):
 
 def test_names_are_text(tmp_path):
     evil = cell("softmax").about() | {"source": "<script>alert(1)</script>"}
-    found = record(cell("softmax"), logit=0.5) | {"cell": evil}
-    (tmp_path / "softmax").mkdir()
-    (tmp_path / "softmax" / "x.json").write_text(json.dumps(found))
+    made_up(tmp_path, record(cell("softmax"), logit=0.5) | {"cell": evil})
     text = render_page(ledger_page(tmp_path, pytest.fail))
     assert "<script>alert" not in text
     assert "&lt;script&gt;alert" in text

@@ -87,9 +87,12 @@ def test_a_softmax_as_long_as_both_trainings_is_called_so(tmp_path):
 
 
 def test_a_score_of_a_methods_own_has_a_column(tmp_path):
-    found = record(cell("softmax"), logit=0.5, weibull=0.75) | {"score": "weibull"}
-    [table] = tables_of(tmp_path, found)
-    assert column(table, "AUROC own score") == ["weibull 75.0"]
+    found = [
+        record(cell("softmax", split=split), logit=0.5, weibull=value) | {"score": "weibull"}
+        for split, value in ((0, 0.75), (2, 0.77))
+    ]
+    [table] = tables_of(tmp_path, *found)
+    assert column(table, "AUROC own score") == ["weibull 76.0 ± 1.4"]
 
 
 def test_paired_differences(tmp_path):
@@ -197,6 +200,14 @@ def test_ablations_gather_what_differs_in_their_settings_alone(tmp_path):
 def test_variations_of_an_ablation_are_not_among_the_methods(tmp_path):
     varied = record(cell(settings=["mining.per_class=5"]), distance=0.5, grid="table5")
     assert tables_of(tmp_path, varied) == []
+
+
+def test_a_variation_that_was_also_asked_for_by_itself_counts_among_the_methods(tmp_path):
+    """The cell of split 0 was there already, from an ablation."""
+    varied, plain = (cell(settings=["mining.per_class=5"], split=split) for split in (0, 2))
+    [table] = tables_of(tmp_path, record(varied, distance=0.5, grid="table5"), record(plain, distance=0.6))
+    assert column(table, "data, splits") == ["cifar10, 0, 2; seed 0"]
+    assert column(table, "AUROC distance")[0].value == pytest.approx(55.0)
 
 
 def test_fluctuation(tmp_path):

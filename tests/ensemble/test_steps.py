@@ -1,3 +1,5 @@
+import functools
+
 import pytest
 import torch
 from torch import nn
@@ -6,6 +8,7 @@ from torch.nn.functional import cross_entropy
 from pmal.config import TrainingConfig
 from pmal.data.augmentation import augment
 from pmal.encoders import create_encoder
+from pmal.ensemble import steps
 from pmal.ensemble.optimizers import WeightAverage, make_optimizer, set_rate
 from pmal.ensemble.steps import EagerStep, GraphStep, compiled
 
@@ -45,6 +48,26 @@ def test_a_captured_step_does_what_the_eager_one_does(optimizer):
     assert graph == pytest.approx(eager, rel=0.03)
     for a, b in zip(eager_weights, graph_weights, strict=True):
         torch.testing.assert_close(a, b, rtol=0.05, atol=0.01)
+
+
+@pytest.mark.skipif(not steps._KNOWS_LIMIT, reason="a torch that cannot be told")
+def test_every_network_of_a_process_is_compiled(monkeypatch):
+    """A benchmark trains one after another, with other heads and numbers of classes."""
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    def make(classes):
+        layer = nn.Linear(4, classes)
+        return lambda x, y: cross_entropy(layer(x), y)
+
+    monkeypatch.setattr(steps, "find_spec", lambda name: True)
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=backend))
+    for classes in range(2, 13):
+        compiled(make(classes))(torch.zeros(3, 4), torch.zeros(3, dtype=torch.int64))
+    assert len(graphs) == 11
 
 
 @pytest.mark.gpu

@@ -24,7 +24,8 @@ CHANGEABLE = {
     "classifiers": ("method", "method_options", "seed", "data", "encoder", "training", "ensemble", *_LATER),
     "embeddings": _LATER,
     "mining": _LATER,
-    "optimization": ("optimization", "rejection"),
+    # The options of a method that has this stage are those of its final head.
+    "optimization": ("optimization", "method_options", "rejection"),
     "calibration": ("rejection",),
     "evaluation": (),
 }

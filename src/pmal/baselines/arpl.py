@@ -33,6 +33,7 @@ from pmal.baselines.confusing_samples import ConfusingSamples, embed_apart
 from pmal.baselines.cpn import products, random_points, squared_distances
 from pmal.ensemble.classifier import Classifier
 from pmal.ensemble.heads import Head, HeadShape, register_head
+from pmal.errors import UsageError
 
 
 @register_head("arpl")
@@ -46,6 +47,8 @@ class AdversarialPointsHead(Head):
         self, shape: HeadShape, temperature: float = 1.0, weight: float = 0.1, margin: float = 1.0
     ) -> None:
         super().__init__()
+        if not temperature:
+            raise UsageError(f"method_options.temperature = {temperature}: must be above 0")
         self.temperature, self.weight, self.margin = temperature, weight, margin
         self.points = random_points(shape)
         self.radius = nn.Parameter(torch.zeros(()))

@@ -88,7 +88,7 @@ def latent_score(t_BL: Tensor, mean_KL: Tensor, std_KL: Tensor) -> Tensor:
     >>> latent_score(torch.tensor([[2.0, 0.0]]), torch.zeros(1, 2), torch.ones(1, 2))
     tensor([2.], dtype=torch.float64)
     """
-    score_B = t_BL.new_full((len(t_BL),), math.inf, dtype=torch.float64)
+    score_B = t_BL.new_full(t_BL.shape[:1], math.inf, dtype=torch.float64)
     # One class at a time: all of a thousand at once would be gigabytes.
     for mean_L, std_L in zip(mean_KL.double(), std_KL.double(), strict=True):
         score_B = torch.minimum(score_B, ((t_BL.double() - mean_L) / std_L).square().mean(dim=1))
@@ -133,7 +133,7 @@ class Ladder(nn.Module):
     def descend(self, found: list[Gaussian], noise: bool) -> tuple[Tensor, Tensor, Tensor]:
         """Latents of the top and of the bottom, and the KL divergence of all rungs but the top."""
         latent_BL = top_BL = found[-1].draw(noise)
-        kl_B = latent_BL.new_zeros(len(latent_BL))
+        kl_B = latent_BL.new_zeros(latent_BL.shape[0])
         for down, inferred in reversed(list(zip(self.down, found[:-1], strict=True))):
             prior = down(latent_BL)
             posterior = merge(inferred, prior)

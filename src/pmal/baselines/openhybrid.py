@@ -83,7 +83,7 @@ class Flow(nn.Module):
 
     def forward(self, x_BD: Tensor) -> tuple[Tensor, Tensor]:
         """The numbers of p0, and log |det| (B,)."""
-        log_det_B = x_BD.new_zeros(len(x_BD))
+        log_det_B = x_BD.new_zeros(x_BD.shape[0])
         for coupling in self.couplings:
             x_BD, change_B = coupling(x_BD)
             log_det_B = log_det_B + change_B

@@ -17,6 +17,8 @@ What differs from the paper and its code:
 - The distance is Euclidean; the code adds a 200th of it, a scale made for AlexNet, to the cosine distance.
 - The Weibull distribution begins at zero; libMR's begins at the smallest distance of the tail minus 1, a
   length that means something else in every network.
+- The paper rejects where the unknown class is the largest, and where the largest probability is small. Here
+  the unknown class's probability has a threshold; images of the second kind have a larger one, too.
 - Ranks count as in the code; in the paper's equation the last of the alpha classes gives up nothing.
 - A class with fewer than 10 correctly classified images (or images that differ from their mean) has a mean of
   its own, of all its images if none is classified correctly, and one Weibull distribution of the tails of all
@@ -110,14 +112,20 @@ def unknown_probability(
     tensor([0.0180, 1.0000], dtype=torch.float64)
     """
     active_BK = centered(logits_BK)
-    # Not by matrix products: those are chosen by batch size, and a score must not depend on it.
-    distance_BK = torch.cdist(active_BK, means_KK, compute_mode="donot_use_mm_for_euclid_dist")
-    rank_BK = active_BK.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
-    weight_BK = (alpha - rank_BK).clamp(min=0).double() / alpha
-    part_BK = -weight_BK * torch.expm1(-((distance_BK / scale_K) ** shape_K))
+    weight_A = 1 - torch.arange(alpha, dtype=torch.float64, device=active_BK.device) / alpha
+    largest_BA = active_BK.topk(alpha, dim=1).indices
+    weight_BK = torch.zeros_like(active_BK).scatter(1, largest_BA, weight_A.expand(largest_BA.shape))
+    part_BK = -weight_BK * torch.expm1(-((_distances(active_BK, means_KK) / scale_K) ** shape_K))
     unknown_B1 = (active_BK * part_BK).sum(dim=1, keepdim=True)
     revised_BL = torch.cat([unknown_B1, active_BK * (1 - part_BK)], dim=1)
     return revised_BL.softmax(dim=1)[:, 0]
+
+
+def _distances(active_BK: Tensor, means_KK: Tensor) -> Tensor:
+    if torch.compiler.is_exporting():  # no runtime has cdist; a graph is asked for few images at a time
+        return (active_BK[:, None] - means_KK).square().sum(dim=2).sqrt()
+    # Not by matrix products: those are chosen by batch size, and a score must not depend on it.
+    return torch.cdist(active_BK, means_KK, compute_mode="donot_use_mm_for_euclid_dist")
 
 
 @register_head("openmax")

@@ -7,8 +7,8 @@ class. Each class has n of them, p_kj, and a learned radius R_k:
     loss = cross entropy(logits, y) + weight mean_j (d_yj / D - R_y)^2
 
 The second term bounds the space around the reciprocal points: samples of the class stay at a distance R_y
-from them, and what is of no class is left near all points. An image is rejected by its largest logit, which
-is the score `logit`.
+from them, and what is of no class is left near all points. RPL rejects by its largest probability, the score
+`probability`, as the public code of ARPL does; RPL++ by its largest logit, the score `logit`.
 
 RPL++ learns prototypes m_kj beside them, as many again, which do what those of CPN do:
 
@@ -17,8 +17,7 @@ RPL++ learns prototypes m_kj beside them, as many again, which do what those of 
 
 What differs from the paper: the distances in the second terms are divided by the number of channels D, as in
 the public code of ARPL, because their squares grow with D^2; the recipe is the one of all other methods. Of
-RPL++ we know the table alone, not the equations: these are ours. The public code of ARPL rejects RPL by the
-largest probability, which is the score `probability`.
+RPL++ we know the table alone, not the equations: these are ours.
 
 B samples, K classes, n points of each, D channels.
 """

@@ -16,7 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from pmal.benchmark.methods import concerns
-from pmal.config import RunConfig, build, list_recipes, merge, parse_assignment, read_recipe, to_settings
+from pmal.config import (
+    RunConfig,
+    build,
+    list_recipes,
+    merge,
+    parse_assignment,
+    read_recipe,
+    to_settings,
+    to_toml_value,
+)
 from pmal.data.sources.registry import absolute_source, is_named
 from pmal.errors import UsageError
 
@@ -152,13 +161,15 @@ def make_cell(
 
 
 def plain_settings(recipe: str, settings: Iterable[str], method: str = "pmal") -> tuple[str, ...]:
-    """Settings in one spelling, sorted, without those that the recipe has anyway: equal cells are equal.
+    """Settings in one spelling, sorted, without those that recipe or method have anyway: one name per cell.
 
     >>> plain_settings("strong", ["optimization.weight=2.0", "mining.per_class=10", "data.limit = 5"])
     ('data.limit=5', 'optimization.weight=2')
     """
     layers = [{"method": method}, *_layers(recipe, settings)]
-    usual, wanted = (_explicit(build(RunConfig, merge(*some))) for some in (layers[:2], layers))
+    config = build(RunConfig, merge(*layers))
+    usual = _default_options(config) | _explicit(build(RunConfig, merge(*layers[:2])))
+    wanted = _explicit(config)
     names = [name for name in wanted if wanted[name] != usual.get(name)]
     return tuple(sorted(f"{name}={_text(wanted[name])}" for name in names))
 
@@ -172,6 +183,16 @@ def _explicit(config: RunConfig) -> dict[str, Any]:
     return _flat(to_settings(config)) | {"ensemble.size": config.classifiers}
 
 
+def _default_options(config: RunConfig) -> dict[str, Any]:
+    """Of the method, by the names of settings; left out where nobody sets any."""
+    if not config.method_options:
+        return {}
+    from pmal.ensemble.heads import default_options, final_head  # with torch, which tables can do without
+
+    defaults = default_options(final_head(config).name)
+    return {f"method_options.{option}": value for option, value in defaults.items()}
+
+
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in settings.items():
@@ -181,10 +202,14 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
+    """A value as --set takes it."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list):
-        return "[" + ", ".join(f'"{item}"' if isinstance(item, str) else _text(item) for item in value) + "]"
+        quoted = (to_toml_value(item) if isinstance(item, str) else _text(item) for item in value)
+        return f"[{', '.join(quoted)}]"
+    if isinstance(value, str):  # bare, but for one that would be read as a number, say
+        return value if parse_assignment(f"bare={value}") == {"bare": value} else to_toml_value(value)
     return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pmal.benchmark.cells import Cell
+from pmal.benchmark.cells import FIT, Cell
 from pmal.benchmark.grid import Planned
 from pmal.benchmark.ledger import Result
 from pmal.benchmark.shared import Key, classifier_keys
@@ -39,7 +39,7 @@ def estimate_cells(
         keys = classifier_keys(one.cell.config(), device)
         new = [key for key in keys if key not in done and not trained(key)]
         done.update(keys)
-        trainings = len(new) + METHODS[one.cell.method].second
+        trainings = len(new) + (METHODS[one.cell.method].second and one.cell.measure == FIT)
         found.append(_estimate(one.cell, trainings, results, hardware, count_images))
     return found
 

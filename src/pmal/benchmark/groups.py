@@ -50,15 +50,18 @@ Groups = dict[Key, list[Result]]
 def group_results(results: Iterable[Result]) -> Groups:
     groups: Groups = defaultdict(list)
     for result in results:
-        cell = result.cell
-        words = (cell.family, cell.source, cell.encoder, cell.recipe, cell.settings, cell.method, cell.epochs)
-        groups[Key(*words)].append(result)
+        groups[_key(result)].append(result)
     return dict(sorted(groups.items(), key=lambda item: _order(item[0])))
 
 
 def main_results(results: Sequence[Result]) -> list[Result]:
-    """Without the variations of an ablation, which have tables of their own."""
-    return [result for result in results if result.record.get("grid") is None]
+    """Without the variations of an ablation, which have tables of their own.
+
+    One that was asked for by itself on another split counts: a mean must not lack the splits that an ablation
+    had done before.
+    """
+    asked = {_key(result) for result in results if result.record.get("grid") is None}
+    return [result for result in results if _key(result) in asked]
 
 
 def accuracy(result: Result) -> float:
@@ -108,6 +111,11 @@ def splits_text(results: Sequence[Result]) -> str:
     splits = ", ".join(map(str, sorted({result.cell.split for result in results})))
     seeds = ", ".join(map(str, sorted({result.cell.seed for result in results})))
     return f"{splits}; seed {seeds}"
+
+
+def _key(result: Result) -> Key:
+    cell = result.cell
+    return Key(cell.family, cell.source, cell.encoder, cell.recipe, cell.settings, cell.method, cell.epochs)
 
 
 def _order(key: Key) -> tuple[str, ...]:

@@ -12,6 +12,8 @@ from pmal.errors import DataError
 from pmal.methods import METHODS
 
 Record = Mapping[str, Any]
+_MISPLACED = "holds another cell than its name says"
+_OF_MININGS = ("minings", "share_equal", "distance_to_nearest", "distance_by_chance")
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class Ledger:
             return None
         found = read_result(path)
         if found.cell != cell:
-            raise DataError(f"{path}: holds another cell than its name says")
+            raise DataError(f"{path}: {_MISPLACED}")
         return found
 
     def write(self, cell: Cell, record: Record) -> Path:
@@ -74,9 +76,14 @@ class Ledger:
         folders = sorted(METHODS) if measure == FIT else [measure]
         for path in (path for name in folders for path in sorted(self.folder.glob(f"{name}/*.json"))):
             try:
-                found.append(read_result(path))
+                result = read_result(path)
             except DataError as error:
                 broken.append(str(error))
+                continue
+            if self.path(result.cell) == path:
+                found.append(result)
+            else:  # such as a copy, which would count twice
+                broken.append(f"{path}: {_MISPLACED}")
         return found, broken
 
 
@@ -85,13 +92,20 @@ def read_result(path: Path) -> Result:
     record = read_json(path)
     try:
         cell = cell_of(record)
-        needed = ("share_equal",) if cell.measure == FLUCTUATION else ("accuracy", "scores")
-        complete = all(name in record for name in needed)
-        if complete and cell.measure == FIT:
-            Result(cell, record).accuracy()
-            [row["auroc"]["value"] + 0.0 for row in record["scores"].values()]
+        complete = all(isinstance(number, int) for number in (cell.split, cell.seed, cell.epochs))
+        if cell.measure == FLUCTUATION:
+            complete &= all(name in record for name in _OF_MININGS)
+        else:
+            for figures in (record, *([record["softmax"]] if "softmax" in record else [])):
+                _check_figures(figures)
     except (KeyError, TypeError, AttributeError, ValueError, IndexError):
         complete = False
     if not complete:
         raise DataError(f"{path}: not a record of the benchmark: run its cell again, or delete it")
     return Result(cell, record)
+
+
+def _check_figures(figures: Record) -> None:
+    """Raises an error of any kind where a figure is missing or none."""
+    float(figures["accuracy"]["value"])
+    [row["auroc"]["value"] + 0.0 for row in figures["scores"].values()]

@@ -7,8 +7,6 @@ probability.
 
 from dataclasses import dataclass
 
-FAMILY = "paper"
-
 SCORES = {"softmax": "probability", "pmal": "distance"}
 """What the paper rejects by; of other methods, what they reject by themselves."""
 

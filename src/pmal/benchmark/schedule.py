@@ -102,12 +102,27 @@ def run_at_once(
                 running.remove(one)
                 if one.process.exitcode:
                     failed.append(planned[one.position].cell.name)
+                    if reason := _killed(one.process.exitcode):
+                        display.say(f"error: {failed[-1]}: {reason}")
     finally:
         for one in running:
             one.process.terminate()
         for one in running:  # each saves a checkpoint first
             one.process.join()
     return failed
+
+
+def _killed(exitcode: int | None) -> str:
+    """What a process could not say itself; nothing of one that ended by itself.
+
+    >>> _killed(-9), _killed(3)
+    ('its process was killed (SIGKILL; the memory of the machine may be used up)', '')
+    """
+    if exitcode is None or exitcode >= 0:
+        return ""
+    name = signal.Signals(-exitcode).name
+    hint = "; the memory of the machine may be used up" if name == "SIGKILL" else ""
+    return f"its process was killed ({name}{hint})"
 
 
 def _next_ready(

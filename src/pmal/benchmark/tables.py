@@ -29,7 +29,7 @@ from pmal.benchmark.paper import (
     Printed,
     method_tables,
 )
-from pmal.benchmark.rendering import Beside, Entry, Table, render
+from pmal.benchmark.rendering import Beside, Entry, Table, entry_text, render
 from pmal.benchmark.statistics import LEAST
 from pmal.data.protocols import list_families, list_sets, split_defects
 
@@ -84,7 +84,7 @@ def _method_row(key: Key, results: list[Result], groups: Groups, own: bool) -> t
         return row
     score = _own_score(results)
     mean = average(results, auroc(score)) if score else None
-    return (*row, f"{score} {mean.value:.1f}" if mean else None)
+    return (*row, f"{score} {entry_text(mean)}" if mean else None)
 
 
 def _own_score(results: Sequence[Result]) -> str | None:

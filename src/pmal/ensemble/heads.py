@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from pmal._runtime.seeds import seeded
 from pmal.config import RunConfig
 from pmal.errors import UsageError, unknown_name
 from pmal.methods import METHODS
@@ -129,21 +130,39 @@ def register_head(name: str) -> Callable[[HeadType], HeadType]:
 
 def create_head(config: HeadConfig, shape: HeadShape) -> Head:
     """A new, untrained head; its weights come from torch's global random generator."""
-    if config.name not in _HEADS:
-        importlib.import_module("pmal.baselines")
-    if config.name not in _HEADS:
-        raise unknown_name("head", config.name, _HEADS)
-    make = _HEADS[config.name]
-    valid = {n: p.default for n, p in inspect.signature(make).parameters.items() if n != "shape"}
+    valid = default_options(config.name)
     for option, value in config.options.items():
         if not valid:
             raise UsageError(f"method_options.{option}: the head {config.name} takes no options")
         if option not in valid:
             raise unknown_name(f"option of {config.name}", option, valid)
-        kind = type(valid[option])
-        if type(value) not in ((int, float) if kind is float else (kind,)):
-            raise UsageError(f"method_options.{option} = {value!r}: expected {kind.__name__}")
-    return make(shape, **config.options)
+        _check_option(option, value, type(valid[option]))
+    return _HEADS[config.name](shape, **config.options)
+
+
+def default_options(name: str) -> dict[str, Any]:
+    """Every option of a head, and what it is where nobody says otherwise."""
+    if name not in _HEADS:
+        importlib.import_module("pmal.baselines")
+    if name not in _HEADS:
+        raise unknown_name("head", name, _HEADS)
+    parameters = inspect.signature(_HEADS[name]).parameters
+    return {option: p.default for option, p in parameters.items() if option != "shape"}
+
+
+def _check_option(option: str, value: Any, kind: type) -> None:
+    if type(value) not in ((int, float) if kind is float else (kind,)):
+        raise UsageError(f"method_options.{option} = {value!r}: expected {kind.__name__}")
+    # Weights, counts and sizes; written so that NaN is refused.
+    if kind in (int, float) and not 0 <= value < math.inf:
+        raise UsageError(f"method_options.{option} = {value}: must be 0 or more, and finite")
+
+
+def check_heads(config: RunConfig) -> None:
+    """Fail before any work where a head of the method does not take its options, whatever the images are."""
+    with seeded(0, torch.device("cpu")):
+        for head in (first_head(config), final_head(config)):
+            create_head(head, HeadShape(features=64, classes=2, channels=3, image_size=32))
 
 
 def scores_of(head: Head, z_BD: Tensor, logits_BK: Tensor) -> dict[str, Tensor]:

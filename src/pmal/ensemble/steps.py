@@ -4,9 +4,11 @@ A step of a small network is a few hundred short kernels; launched one by one fr
 times as long as they compute. Replaying a graph launches all of them at once.
 """
 
+import inspect
 import warnings
 from collections.abc import Callable
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 from torch import nn
@@ -23,6 +25,8 @@ Step = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Images and labels in; the weights are updated, and the loss before the update comes out."""
 
 WARMUP_STEPS = 3
+RECOMPILES = 256
+_KNOWS_LIMIT = "recompile_limit" in inspect.signature(torch.compile).parameters
 
 
 class EagerStep:
@@ -70,7 +74,10 @@ def compiled(objective: Objective) -> Objective | None:
     """
     if find_spec("triton") is None:
         return None
-    fused: Objective = torch.compile(objective, dynamic=False)
+    # Networks of a benchmark differ, and by default the ninth of a process would stay uncompiled. Versions of
+    # torch that cannot be told so have that limit.
+    more: dict[str, Any] = {"recompile_limit": RECOMPILES} if _KNOWS_LIMIT else {}
+    fused: Objective = torch.compile(objective, dynamic=False, **more)
     return fused
 
 

@@ -12,6 +12,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from pmal.ensemble.heads import scores_of
 from pmal.optimization import DISTANCES
 from pmal.optimization.distances import attention_weights
 from pmal.rejection.model import OpenSetModel
@@ -107,6 +108,8 @@ class DecisionGraph(nn.Module):
                 for which, part in self.surprise.items()
             ]
             return torch.stack(parts).mean(dim=0)
+        if name in self.network.head.own_scores:
+            return scores_of(self.network.head, z_BD, logits_BK)[name]
         if name == "distance":
             score_B = distance_score(*distances_BK)
         else:
