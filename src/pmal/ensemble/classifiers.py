@@ -34,6 +34,8 @@ AT_ONCE = 2
 LARGEST_STEP = 5e11
 """Weights x pixels of an image x images of a batch up to which networks train side by side: larger ones fill
 a GPU by themselves. Of OSCRI at 32 px and a batch of 128 it is 1.3e11, of WRN-40-4 1.2e12."""
+LONG_ON_CPU = 5e14
+"""Weights x pixels of an image x images of all epochs: about an hour on two cores."""
 
 
 def train_classifiers(
@@ -56,6 +58,11 @@ def train_classifiers(
 
     missing = [index for index, place in places.items() if not has_tensors(place / "weights", ranks)]
     classifiers = {index: load(index) for index in places if index not in missing}
+    if missing and session.device.type == "cpu" and is_long(spec, config.training, data):
+        fix = "`--encoder small` and fewer `--epochs` take less, a GPU takes minutes"
+        session.display.say(
+            f"{spec.encoder.name} for {config.training.epochs} epochs, on a CPU: hours; {fix}"
+        )
     size = networks_at_once(spec, config.training, data, session) if len(missing) > 1 else 1
     for group in (missing[i : i + size] for i in range(0, len(missing), size)):
         seeds = {index: stream(config.seed, "classifier", index) for index in group}
@@ -78,10 +85,20 @@ def networks_at_once(
     """How many train side by side: one where it would not be faster, or images cannot be read twice."""
     if session.device.type != "cuda" or session.ranks.size > 1 or not is_resident(data.images):
         return 1
+    step = _work(spec) * min(config.batch_size, len(data.images))
+    return AT_ONCE if step <= LARGEST_STEP else 1
+
+
+def is_long(spec: ClassifierSpec, config: TrainingConfig, data: TrainingSet) -> bool:
+    """Whether one training takes a CPU hours."""
+    return _work(spec) * len(data.images) * config.epochs > LONG_ON_CPU
+
+
+def _work(spec: ClassifierSpec) -> float:
+    """Of one image, roughly: weights x pixels."""
     with seeded(0, torch.device("cpu")):
         weights = sum(parameter.numel() for parameter in Classifier(spec).parameters())
-    step = weights * spec.image_size**2 * min(config.batch_size, len(data.images))
-    return AT_ONCE if step <= LARGEST_STEP else 1
+    return float(weights * spec.image_size**2)
 
 
 def load_classifiers(
