@@ -121,7 +121,7 @@ def test_a_network_that_cannot_be_traced_is_told_in_one_line():
 
     model = make_model()
     model.classifier.encoder = Odd()
-    with pytest.raises(PmalError, match="encoder small cannot be traced") as caught:
+    with pytest.raises(PmalError, match="encoder small, head linear cannot be traced") as caught:
         build_onnx(model, describe_header(model))
     assert "\n" not in str(caught.value)
 

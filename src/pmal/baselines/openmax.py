@@ -110,14 +110,30 @@ def unknown_probability(
     tensor([0.0180, 1.0000], dtype=torch.float64)
     """
     active_BK = centered(logits_BK)
-    # Not by matrix products: those are chosen by batch size, and a score must not depend on it.
-    distance_BK = torch.cdist(active_BK, means_KK, compute_mode="donot_use_mm_for_euclid_dist")
-    rank_BK = active_BK.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
+    distance_BK = _distances(active_BK, means_KK)
+    rank_BK = _ranks(active_BK)
     weight_BK = (alpha - rank_BK).clamp(min=0).double() / alpha
     part_BK = -weight_BK * torch.expm1(-((distance_BK / scale_K) ** shape_K))
     unknown_B1 = (active_BK * part_BK).sum(dim=1, keepdim=True)
     revised_BL = torch.cat([unknown_B1, active_BK * (1 - part_BK)], dim=1)
     return revised_BL.softmax(dim=1)[:, 0]
+
+
+def _distances(active_BK: Tensor, means_KK: Tensor) -> Tensor:
+    if torch.compiler.is_exporting():  # ONNX has no cdist
+        return (active_BK[:, None] - means_KK).norm(dim=2)
+    # Not by matrix products: those are chosen by batch size, and a score must not depend on it.
+    return torch.cdist(active_BK, means_KK, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+def _ranks(active_BK: Tensor) -> Tensor:
+    """0: the largest of a row; of equal ones the first."""
+    if torch.compiler.is_exporting():  # ONNX has no stable sort: whoever stands before is counted
+        order_K = torch.arange(active_BK.shape[1], device=active_BK.device)
+        other_BK1, own_B1K = active_BK[:, :, None], active_BK[:, None]
+        tied_BKK = (other_BK1 == own_B1K) & (order_K[:, None] < order_K)
+        return ((other_BK1 > own_B1K) | tied_BKK).sum(dim=1)
+    return active_BK.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
 
 
 @register_head("openmax")

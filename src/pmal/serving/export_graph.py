@@ -12,6 +12,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from pmal.ensemble.heads import scores_of
 from pmal.optimization import DISTANCES
 from pmal.optimization.distances import attention_weights
 from pmal.rejection.model import OpenSetModel
@@ -101,6 +102,8 @@ class DecisionGraph(nn.Module):
     def _score(self, name: str, z_BD: Tensor, logits_BK: Tensor, *distances_BK: Tensor) -> Tensor:
         if name in LOGIT_SCORES:
             return LOGIT_SCORES[name](logits_BK)
+        if name in self.network.head.own_scores:
+            return scores_of(self.network.head, z_BD, logits_BK)[name]
         if name == "combined":
             parts = [
                 part(self._score(which, z_BD, logits_BK, *distances_BK))

@@ -13,6 +13,7 @@ import torch
 
 import pmal
 from pmal._runtime.files import atomic_path, make_folder, write_text
+from pmal.data.sources.folder import printable
 from pmal.errors import PmalError, UsageError
 from pmal.rejection.model import OpenSetModel
 from pmal.serving.export_check import Images, Parity, check_parity
@@ -101,9 +102,9 @@ def build_onnx(model: OpenSetModel, header: OnnxHeader) -> bytes:
                 verbose=False,
             )
     except Exception as error:  # of many kinds: an encoder of the user may do anything
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-        name = model.classifier.spec.encoder.name
-        raise PmalError(f"not exported: encoder {name} cannot be traced to ONNX ({reason})") from None
+        spec = model.classifier.spec
+        network = f"encoder {spec.encoder.name}, head {spec.head.name}"
+        raise PmalError(f"not exported: {network} cannot be traced to ONNX ({_root(error)})") from None
     return _serialize(program, header)
 
 
@@ -123,6 +124,13 @@ def _serialize(program: Any, header: OnnxHeader) -> bytes:
         raise UsageError("not exported: larger than 2 GiB, which no ONNX file can be")
     data: bytes = proto.SerializeToString(deterministic=True)
     return data
+
+
+def _root(error: BaseException) -> str:
+    """What began it, in one line: what the exporter says itself are hints for its developers."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return printable((str(error).strip() or type(error).__name__).splitlines()[0][:200])
 
 
 def _check_libraries() -> None:
