@@ -262,6 +262,21 @@ def test_the_size_is_checked_before_the_pixels_are_read(monkeypatch: pytest.Monk
         decode(png_header(10_000, 6_000))
 
 
+def test_a_jpeg_of_very_many_scans_is_refused() -> None:
+    # Each repeats the last pass over all pixels: 75 bytes that take 70 ms.
+    data = saved(Image.new("L", (4000, 4000), 128), "JPEG", progressive=True)
+    assert decode_fitted(data, 28, 1).shape == (28, 28, 1)
+    scan = data[data.rindex(b"\xff\xda") : -2]
+    with pytest.raises(BadImage, match="more than 100 scans"):
+        decode_fitted(data[:-2] + 100_000 * scan + data[-2:], 28, 1)
+
+
+def test_scans_are_not_counted_in_what_other_programs_put_into_a_jpeg() -> None:
+    data, many = saved(Image.fromarray(COLOR), "JPEG"), 500 * b"\xff\xda"
+    note = b"\xff\xe5" + struct.pack(">H", len(many) + 2) + many
+    assert np.array_equal(decode(data[:2] + note + data[2:] + many), decode(data))
+
+
 def test_only_our_limit_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     data = encode_png(COLOR)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)  # Pillow alone would refuse more than 20 pixels

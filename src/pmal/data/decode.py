@@ -11,11 +11,13 @@ What happens to an image, whatever its file is called:
 - What is transparent shows white. Of an animation, the first frame counts.
 - A truncated or damaged image is refused as a whole; no half-gray pictures enter a training.
 - A JPEG of which far fewer pixels are needed is decoded at a half, a quarter or an eighth of its size.
+- A JPEG of more than 100 scans is refused: each takes a few bytes and a pass over all pixels.
 
 Refused means `BadImage` with a reason, and the loader lists the image in the quarantine.
 """
 
 import io
+import re
 import struct
 import threading
 import warnings
@@ -39,6 +41,8 @@ from PIL.WebPImagePlugin import WebPImageFile
 from pmal.data.samples import BadImage, Pixels
 
 MAX_PIXELS = 50_000_000
+MAX_SCANS = 100
+"""Of a JPEG. Encoders write about ten; a small file with very many takes hours."""
 REDUCED_MARGIN = 1.5
 """How many times the wanted size a JPEG decoded at reduced size still has at least.
 
@@ -47,6 +51,11 @@ less (by 1 of 255 in the mean) than they would by a bicubic filter; without it, 
 """
 
 Result = TypeVar("Result")
+
+
+class TooManyPixels(BadImage):
+    """More than the limit that was asked for."""
+
 
 _READERS: tuple[tuple[tuple[bytes, ...], type[ImageFile]], ...] = (
     ((b"\xff\xd8\xff",), JpegImageFile),
@@ -72,6 +81,11 @@ _DAMAGE = (
     zlib.error,
     Image.DecompressionBombError,
 )
+
+_MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
+"""Also within the pixels of a JPEG, where a 0 follows every 255 that is none. Restarts do not count."""
+_ALONE, _END, _SCAN = (0x01, 0xD8), 0xD9, 0xDA
+"""Markers that no length follows, of the end, and of a scan."""
 
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -147,6 +161,8 @@ def _read(data: bytes, max_pixels: int, use: Callable[[ImageFile], Result]) -> R
             _check_size(_canvas_size(reader, data), max_pixels)
             with reader(io.BytesIO(data)) as image:
                 _check_size(image.size, max_pixels)
+                if reader is JpegImageFile:
+                    _check_scans(data)
                 return use(image)
         except _DAMAGE as error:
             raise BadImage(f"{reader.format}: {_reason(error)}") from error
@@ -208,7 +224,20 @@ def _reason(error: BaseException) -> str:
 def _check_size(size: tuple[int, int], max_pixels: int) -> None:
     width, height = size
     if width * height > max_pixels:
-        raise BadImage(f"{width} x {height} pixels are more than the limit of {max_pixels}")
+        raise TooManyPixels(f"{width} x {height} pixels are more than the limit of {max_pixels}")
+
+
+def _check_scans(data: bytes) -> None:
+    at = scans = 0
+    while match := _MARKER.search(data, at):
+        marker, at = data[match.end() - 1], match.end()
+        if marker == _END:  # what follows are other images, or films
+            return
+        if marker not in _ALONE:
+            at += int.from_bytes(data[at : at + 2])
+        scans += marker == _SCAN
+        if scans > MAX_SCANS:
+            raise BadImage(f"JPEG: more than {MAX_SCANS} scans")
 
 
 def _canvas_size(reader: type[ImageFile], data: bytes) -> tuple[int, int]:
