@@ -65,3 +65,10 @@ def test_stages_before_the_last_have_no_report(words, tmp_path, call):
 
 def test_what_is_no_run_is_told_in_one_line(tmp_path, call):
     test_cli.assert_one_line_error(call("report", tmp_path), 3, str(tmp_path), "not a run folder")
+
+
+def test_a_place_that_cannot_be_written_to_is_told_before_any_work(tmp_path, call, monkeypatch):
+    monkeypatch.setattr(report, "make_page", lambda *_: pytest.fail("work before the check"))
+    (tmp_path / "file").touch()
+    for out, place in ((tmp_path, tmp_path), (tmp_path / "file" / "page.html", tmp_path / "file")):
+        test_cli.assert_one_line_error(call("report", tmp_path, "--out", out), 2, str(place))

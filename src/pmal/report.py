@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pmal._runtime.files import read_json, write_text
+from pmal._runtime.files import make_folder, read_json, write_text
 from pmal._runtime.ranks import ALONE
 from pmal._runtime.runs import CONFIG, read_config
 from pmal._runtime.session import Session, open_session
@@ -26,7 +26,7 @@ from pmal.data.task import Task, open_task
 from pmal.ensemble.classifier import Classifier
 from pmal.ensemble.classifiers import load_classifiers
 from pmal.ensemble.embeddings import EmbeddedSet, embed_images
-from pmal.errors import DataError
+from pmal.errors import DataError, UsageError
 from pmal.mining import PrototypeSet, QualityOptions, check_spaces
 from pmal.mining.quality import QUALITY_RULES, count_pairs
 from pmal.rejection.model import OpenSetModel
@@ -63,6 +63,10 @@ def write_report(
     # Alone, also after a training that processes shared: the others have ended.
     session = dataclasses.replace(session or open_session(), ranks=ALONE)
     path = out or run / NAME
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder: name the file to write")
+    if out is not None:
+        make_folder(path.parent)
     write_text(path, render_page(make_page(run, session, task)))
     return path
 

@@ -1,7 +1,9 @@
 """An exported file answers as the model does, or there is none."""
 
+import contextlib
 import json
 import math
+import signal
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +12,8 @@ import pytest
 import torch
 
 from pmal._runtime.progress import Silent
-from pmal.errors import DataError, PmalError, UsageError
+from pmal._runtime.signals import STOPPING, raise_on_signals
+from pmal.errors import DataError, Interrupted, PmalError, UsageError
 from pmal.rejection.model import Rule
 from pmal.serving import export_onnx as module
 from pmal.serving import onnx_model
@@ -124,6 +127,23 @@ def test_a_network_that_cannot_be_traced_is_told_in_one_line():
     with pytest.raises(PmalError, match="encoder small, head linear cannot be traced") as caught:
         build_onnx(model, describe_header(model))
     assert "\n" not in str(caught.value)
+
+
+def test_an_interruption_is_one_whatever_the_exporter_does_with_it(monkeypatch):
+    def swallow(*_, **__):
+        with contextlib.suppress(Exception):
+            signal.raise_signal(signal.SIGINT)
+
+    before = {number: signal.getsignal(number) for number in STOPPING}
+    monkeypatch.setattr(torch.onnx, "export", swallow)
+    model = make_model()
+    try:
+        raise_on_signals("nothing was written")
+        with pytest.raises(Interrupted, match="nothing was written"):
+            build_onnx(model, describe_header(model))
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def test_a_model_without_a_threshold_is_refused_before_any_work():

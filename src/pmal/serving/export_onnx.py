@@ -13,8 +13,9 @@ import torch
 
 import pmal
 from pmal._runtime.files import atomic_path, make_folder, write_text
+from pmal._runtime.signals import deferred_signals
 from pmal.data.sources.folder import printable
-from pmal.errors import PmalError, UsageError
+from pmal.errors import Interrupted, PmalError, UsageError
 from pmal.rejection.model import OpenSetModel
 from pmal.serving.answer_rows import public_name
 from pmal.serving.export_check import Images, Parity, check_parity
@@ -92,7 +93,8 @@ def build_onnx(model: OpenSetModel, header: OnnxHeader) -> bytes:
     # Two images: a dimension of one would be taken for a constant.
     example = torch.zeros(2, header.channels, header.image_size, header.image_size, dtype=torch.uint8)
     try:
-        with _quiet_exporter(), torch.no_grad():
+        # Held back: the exporter takes an interruption for an error of its own, and goes on.
+        with _quiet_exporter(), deferred_signals(), torch.no_grad():
             traced = torch.export.export(graph, (example,), dynamic_shapes=({0: torch.export.Dim("batch")},))
             program = torch.onnx.export(
                 traced,
@@ -102,6 +104,8 @@ def build_onnx(model: OpenSetModel, header: OnnxHeader) -> bytes:
                 external_data=False,
                 verbose=False,
             )
+    except Interrupted:
+        raise
     except Exception as error:  # of many kinds: an encoder of the user may do anything
         spec = model.classifier.spec
         network = f"encoder {spec.encoder.name}, head {spec.head.name}"
