@@ -5,6 +5,7 @@ import json
 import math
 import signal
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -15,8 +16,8 @@ from pmal._runtime.progress import Silent
 from pmal._runtime.signals import STOPPING, raise_on_signals
 from pmal.errors import DataError, Interrupted, PmalError, UsageError
 from pmal.rejection.model import Rule
+from pmal.serving import export_check, onnx_model
 from pmal.serving import export_onnx as module
-from pmal.serving import onnx_model
 from pmal.serving.export_check import Images, check_parity, images_to_check
 from pmal.serving.export_onnx import build_onnx, describe_header, export_onnx, output_paths, write_export
 from pmal.serving.onnx_model import OnnxModel
@@ -144,6 +145,20 @@ def test_an_interruption_is_one_whatever_the_exporter_does_with_it(monkeypatch):
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def test_an_interruption_while_images_are_read_or_answered_is_no_fault_of_theirs(tmp_path, monkeypatch):
+    def interrupted(*_, **__):
+        raise Interrupted(signal.SIGINT, "interrupted")
+
+    (tmp_path / "config.toml").touch()
+    monkeypatch.setattr(export_check, "_run_images", interrupted)
+    with pytest.raises(Interrupted):
+        images_to_check(make_model(), tmp_path, SESSION)
+    runtime = OnnxModel(exported("distance")[1].data, "m.onnx")
+    runtime._session = SimpleNamespace(run=interrupted)
+    with pytest.raises(Interrupted):
+        runtime.run(some_images().numpy())
 
 
 def test_a_model_without_a_threshold_is_refused_before_any_work():
