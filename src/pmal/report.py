@@ -27,6 +27,7 @@ from pmal.ensemble.classifier import Classifier
 from pmal.ensemble.classifiers import load_classifiers
 from pmal.ensemble.embeddings import EmbeddedSet, embed_images
 from pmal.errors import DataError, UsageError
+from pmal.methods import METHODS
 from pmal.mining import PrototypeSet, QualityOptions, check_spaces
 from pmal.mining.quality import QUALITY_RULES, count_pairs
 from pmal.rejection.model import OpenSetModel
@@ -87,7 +88,7 @@ def run_page(run: Path, session: Session, task: Task | None = None) -> Page:
     if task.class_names != model.classifier.spec.class_names:
         raise DataError(f"{run}: trained on other classes than the data hold now: fit a new run")
     facts = read_facts(run, config, task)
-    mined = read_mined(run, config, task, session) if config.method == "pmal" else None
+    mined = read_mined(run, config, task, session) if METHODS[config.method].mines else None
     tested = answer_tests(run, config, model, task, session) if task.test is not None else None
     test_parts = [part for part in (tested.known, tested.unknown) if part is not None] if tested else []
     albums = Album.of("test", test_parts), Album.of("train", [task.train])
@@ -138,7 +139,7 @@ def answer_tests(run: Path, config: RunConfig, model: OpenSetModel, task: Task, 
     shape = spec.image_size, spec.channels
     opened = [open_part(name, part, shape, session) for name, part in zip(names, chosen, strict=True)]
     softmax = None
-    if config.method == "pmal":
+    if METHODS[config.method].second:
         softmax = load_classifiers(run / "classifiers", 1, task.class_names, session)[0]
     z, logits = _embed(model.classifier, opened, session)
     answers = model.answer_embedded(z, logits) if _has_threshold(model) else None
