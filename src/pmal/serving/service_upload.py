@@ -43,8 +43,9 @@ class Limits:
     """Images of all requests that are being read or wait for their answer."""
     held_bytes: int = 256 << 20
     """Bodies of all requests in memory; at least one fits."""
-    read_seconds: float = 30.0
-    """For a client to send its body."""
+    read_seconds: float = 25.0
+    """For a client to send its body. With what is still taken of a refused one it is over before a service
+    that is asked to end loses its patience."""
 
 
 @dataclass(frozen=True)
