@@ -16,7 +16,7 @@ from PIL import Image, ImageOps
 from PIL.JpegImagePlugin import JpegImageFile
 from sklearn.datasets import load_sample_images
 
-from pmal.data.decode import REDUCED_MARGIN, decode, decode_fitted, encode_png, fit_to, verify
+from pmal.data.decode import REDUCED_MARGIN, decode, decode_fitted, decode_small, encode_png, fit_to, verify
 from pmal.data.samples import BadImage
 
 RNG = np.random.default_rng(0)
@@ -464,6 +464,17 @@ def test_verifying_and_fitting_refuse_what_decoding_refuses(
 
 
 # -- fitting --
+
+
+def test_small_pictures_keep_their_channels_and_are_never_enlarged() -> None:
+    for pixels, most in ((COLOR, 8), (GRAY[:, :, None], 8), (COLOR, 64)):
+        picture = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
+        side = min(12, most)
+        expected = fit_to(pixels, side, pixels.shape[2])
+        assert np.array_equal(decode_small(saved(picture, "PNG"), most), expected)
+    photograph = saved(Image.fromarray(load_sample_images().images[0]), "JPEG")
+    difference = decode_small(photograph, 64).astype(int) - fit_to(decode(photograph), 64, 3)
+    assert np.abs(difference).mean() < 2
 
 
 def test_fitting_pixels_stay_as_they_are() -> None:
