@@ -177,6 +177,19 @@ def test_other_models(chromium, model):
             assert text(page, "rate-value") == "50 %"
 
 
+def test_the_scale_of_ten_thousand_classes_and_of_no_number_at_all(chromium, digits):
+    port, _, _ = digits
+    ask = """async ([thresholds, classes, score]) => {
+        const { makeScale } = await import("./scale.js");
+        const rows = Array.from({ length: classes }, () => thresholds);
+        return makeScale({ acceptance: { thresholds: rows }, classes: [] }, score)(0.5);
+    }"""
+    with open_page(chromium, f"http://127.0.0.1:{port}/") as page:
+        assert page.evaluate(ask, [[0.0, 1.0] * 26, 10_000, 0.5]) == 0.5
+        assert page.evaluate(ask, [["inf"], 1, 0.5]) == 0.5
+        assert 0 <= page.evaluate(ask, [["inf"], 0, float("inf")]) <= 1
+
+
 def test_bad_files_are_told(chromium, digits):
     port, _, _ = digits
     # The browser itself logs every answer of 400 and more.
