@@ -324,6 +324,23 @@ def test_a_broken_model_is_an_error_without_its_reason():
         assert 'pmal_requests_total{route="/v1/predict",status="500"} 2' in service.metrics.text()
 
 
+def test_after_a_failure_the_rest_of_its_request_is_dropped():
+    asked = []
+
+    class Broken(ServedModel):
+        def answer(self, tickets):
+            asked.append(tickets[0][1])
+            raise RuntimeError("broken")
+
+    with running_model(serve_model(make_model(), batch=1, kind=Broken)) as (service, port):
+        body, kind = form(*((f"{i}.png", png(0)) for i in range(30)))
+        assert predict(port, body, kind).status == 500
+        assert service.house.places == 0
+        wait_for(lambda: service.batcher.waiting == 0)
+        predict(port, png(0))
+        assert len(asked) < 10, "it had no place any more, but went on"
+
+
 def test_a_bad_bundle_at_reload_leaves_the_old_model_answering():
     said, bundles = [], [serve_model(make_model(), fingerprint="a" * 64)]
 

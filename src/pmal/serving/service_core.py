@@ -96,8 +96,12 @@ class Service:
 
     async def _answer_all(self, uploads: list[Upload], top: int) -> dict[str, Any]:
         served = self.served
-        asked = [self._answer_one(served, upload, top) for upload in uploads]
-        found: list[dict[str, Any]] = await asyncio.gather(*asked)
+        asked = [asyncio.ensure_future(self._answer_one(served, upload, top)) for upload in uploads]
+        try:
+            found: list[dict[str, Any]] = await asyncio.gather(*asked)
+        finally:
+            for task in asked:  # after a failure, the others
+                task.cancel()
         entries = [{"index": index, **entry} for index, entry in enumerate(found)]
         errors = [entry for entry in entries if "reason" in entry]
         for entry in entries:
