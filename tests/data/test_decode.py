@@ -277,6 +277,18 @@ def test_scans_are_not_counted_in_what_other_programs_put_into_a_jpeg() -> None:
     assert np.array_equal(decode(data[:2] + note + data[2:] + many), decode(data))
 
 
+def test_a_tile_counts_as_what_it_takes_to_decode_it() -> None:
+    # An image of one pixel, in a tile of 400 megapixels that a few bytes unpack to.
+    packed = zlib.compress(bytes(1000))
+    fields = {256: 1, 257: 1, 258: 8, 259: 8, 262: 1, 277: 1}
+    fields |= {322: 20_000, 323: 20_000, 324: 134, 325: len(packed)}
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in fields.items())
+    data = b"II*\0" + struct.pack("<IH", 8, len(fields)) + entries + bytes(4) + packed
+    assert data.index(packed) == 134
+    with pytest.raises(BadImage, match="20000 x 20000 pixels are more than the limit"):
+        decode(data)
+
+
 def test_only_our_limit_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     data = encode_png(COLOR)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)  # Pillow alone would refuse more than 20 pixels

@@ -3,7 +3,8 @@
 What happens to an image, whatever its file is called:
 
 - JPEG, PNG, WebP, BMP, GIF, TIFF and PPM are read, told apart by their first bytes. Anything else is refused.
-- An image of more than 50 megapixels is refused on its header, before memory for its pixels is taken.
+- An image of more than 50 megapixels is refused on its header, before memory for its pixels is taken. So is
+  a TIFF with a tile of that size, whatever part of it is shown.
 - The rotation in the EXIF data is applied. EXIF data that cannot be read counts as "not rotated".
 - Gray stays one channel; black-and-white becomes gray. A palette, CMYK, YCbCr and LAB become RGB.
 - 16 bits a channel become 8: gray is divided by 257 and rounded, color keeps its high byte.
@@ -87,6 +88,9 @@ _MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
 _ALONE, _END, _SCAN = (0x01, 0xD8), 0xD9, 0xDA
 """Markers that no length follows, of the end, and of a scan."""
 
+_TILE_SIDES = (322, 323)
+"""Tags of a TIFF."""
+
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -166,8 +170,7 @@ def _read(data: bytes, max_pixels: int, use: Callable[[ImageFile], Result]) -> R
             _check_size(_canvas_size(reader, data), max_pixels)
             with reader(io.BytesIO(data)) as image:
                 _check_size(image.size, max_pixels)
-                if reader is JpegImageFile:
-                    _check_scans(data)
+                _check_hidden_work(image, data, max_pixels)
                 return use(image)
         except _DAMAGE as error:
             raise BadImage(f"{reader.format}: {_reason(error)}") from error
@@ -230,6 +233,15 @@ def _check_size(size: tuple[int, int], max_pixels: int) -> None:
     width, height = size
     if width * height > max_pixels:
         raise TooManyPixels(f"{width} x {height} pixels are more than the limit of {max_pixels}")
+
+
+def _check_hidden_work(image: ImageFile, data: bytes, max_pixels: int) -> None:
+    """What the size of an image does not tell."""
+    if isinstance(image, TiffImageFile):  # a tile is decoded whole, however small the image is
+        width, length = (image.tag_v2.get(tag, 0) for tag in _TILE_SIDES)
+        _check_size((width, length), max_pixels)
+    elif isinstance(image, JpegImageFile):
+        _check_scans(data)
 
 
 def _check_scans(data: bytes) -> None:
