@@ -53,7 +53,7 @@ def test_known_and_unknown_digits_and_the_slider(chromium, digits):
         assert text(page, "verdict-kind").lower() == "known"
         assert f"Known: class {name}." in page.text_content("#spoken")
         assert page.locator("#prototypes li").count() == 5
-        assert page.evaluate("[...document.images].every((i) => i.hidden || !i.src || i.naturalWidth > 0)")
+        page.wait_for_function("[...document.images].every((i) => i.hidden || !i.src || i.naturalWidth > 0)")
         weights = [float(w.split()[0]) for w in page.locator("#prototypes .weight").all_inner_texts()]
         assert weights == sorted(weights, reverse=True)
         assert 99 < sum(weights) < 101
