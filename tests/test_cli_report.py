@@ -72,3 +72,5 @@ def test_a_place_that_cannot_be_written_to_is_told_before_any_work(tmp_path, cal
     (tmp_path / "file").touch()
     for out, place in ((tmp_path, tmp_path), (tmp_path / "file" / "page.html", tmp_path / "file")):
         test_cli.assert_one_line_error(call("report", tmp_path, "--out", out), 2, str(place))
+    (tmp_path / "report.html").mkdir()
+    test_cli.assert_one_line_error(call("report", tmp_path), 2, "report.html")

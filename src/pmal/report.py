@@ -66,7 +66,7 @@ def write_report(
     path = out or run / NAME
     if path.is_dir():
         raise UsageError(f"{path} is a folder: name the file to write")
-    if out is not None:
+    if out is not None or run.is_dir():
         make_folder(path.parent)
     write_text(path, render_page(make_page(run, session, task)))
     return path
