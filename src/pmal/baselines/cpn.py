@@ -43,7 +43,7 @@ def squared_distances(z_BD: Tensor, points_KnD: Tensor) -> Tensor:
     dots_BP = products(z_BD, points_PD)
     squares_BP = z_BD.to(dots_BP.dtype).square().sum(1, keepdim=True) + points_PD.square().sum(1)
     # Not by the number of samples: a graph of any batch size is exported from this.
-    return (squares_BP - 2 * dots_BP).unflatten(1, points_KnD.shape[:2])
+    return (squares_BP - 2 * dots_BP).view(-1, *points_KnD.shape[:2])
 
 
 def products(z_BD: Tensor, points_PD: Tensor) -> Tensor:

@@ -100,7 +100,7 @@ async def read_uploads(request: Request, guest: Guest) -> list[Upload]:
     kind, options = parse_options_header(request.headers.get("content-type", ""))
     kind_name = kind.decode("latin-1")
     if kind_name not in (*RAW_TYPES, FORM):
-        shown = kind_name[:60] or "no Content-Type"
+        shown = kind_name[:60] or "a body without Content-Type"
         raise Refused(
             415, f"{shown} is not taken: send {FORM}, image/png, image/jpeg or another image", unread=True
         )
