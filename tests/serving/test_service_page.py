@@ -44,6 +44,12 @@ def wait_for_answer(page, class_name):
     )
 
 
+def wait_for_pictures(page):
+    page.wait_for_function(
+        "() => [...document.images].every((i) => i.hidden || !i.src || i.naturalWidth > 0)"
+    )
+
+
 def test_known_and_unknown_digits_and_the_slider(chromium, digits):
     port, (known, name), (unknown, nearest) = digits
     with open_page(chromium, f"http://127.0.0.1:{port}/") as page:
@@ -53,7 +59,7 @@ def test_known_and_unknown_digits_and_the_slider(chromium, digits):
         assert text(page, "verdict-kind").lower() == "known"
         assert f"Known: class {name}." in page.text_content("#spoken")
         assert page.locator("#prototypes li").count() == 5
-        page.wait_for_function("[...document.images].every((i) => i.hidden || !i.src || i.naturalWidth > 0)")
+        wait_for_pictures(page)
         weights = [float(w.split()[0]) for w in page.locator("#prototypes .weight").all_inner_texts()]
         assert weights == sorted(weights, reverse=True)
         assert 99 < sum(weights) < 101
@@ -62,6 +68,7 @@ def test_known_and_unknown_digits_and_the_slider(chromium, digits):
         wait_for_answer(page, "unknown")
         assert nearest in text(page, "verdict-why")
         assert "1 known, 1 unknown" in text(page, "tally")
+        wait_for_pictures(page)
 
         asked = []
         page.on("request", lambda request: asked.append(request.url))
