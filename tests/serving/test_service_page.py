@@ -212,3 +212,13 @@ def test_the_api_page_needs_no_other_site(chromium, digits):
     with open_page(chromium, f"http://127.0.0.1:{port}/docs") as page:
         page.wait_for_selector(".path")
         assert "multipart/form-data" in page.inner_text("#docs")
+
+
+def test_an_answer_of_a_proxy_is_told_by_its_status(chromium, digits):
+    port, _, _ = digits
+    with open_page(chromium, f"http://127.0.0.1:{port}/", allowed="status of 502") as page:
+        page.wait_for_selector("html[data-ready]")
+        page.route("**/v1/predict*", lambda route: route.fulfill(status=502, body="<html>Bad Gateway"))
+        drop(page, ("a.png", png(0)))
+        page.wait_for_selector("#problem:not([hidden])")
+        assert text(page, "problem") == "a.png: the service answered 502"
