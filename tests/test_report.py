@@ -103,6 +103,18 @@ def test_softmax_has_no_prototypes(tmp_path):
     assert "beside" not in figure(text, "score-plots")["scores"][0]
 
 
+@pytest.mark.parametrize("method", ["proser", "openmax"])
+def test_other_methods_are_described_as_what_they_are(tmp_path, method):
+    found, text = chapters(fit_photos(tmp_path, method=method))
+    assert found == ["results", "embedding", "scores", "classes", "training", "making"]
+    titles = [panel["title"] for panel in figure(text, "embedding-plot")["panels"]]
+    assert titles == (["Before: softmax", "After: PROSER"] if method == "proser" else ["openmax"])
+    assert ("epochs per phase" in text) == (method == "proser")
+    assert "mining" not in re.search(r'<section id="training".*?</p>', text, re.S)[0]
+    scores = figure(text, "score-plots")
+    assert scores["scores"][scores["chosen"]]["about"].split(" This score decides")[0]
+
+
 def test_no_unknown_classes_and_no_threshold(tmp_path):
     config = photo_config(write_photos(tmp_path / "photos"), data={"known": [], "held_out": 0.0})
     pipeline.fit(config, tmp_path / "run")

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pmal._runtime.files import read_json, write_text
+from pmal._runtime.files import make_folder, read_json, write_text
 from pmal._runtime.ranks import ALONE
 from pmal._runtime.runs import CONFIG, read_config
 from pmal._runtime.session import Session, open_session
@@ -27,7 +27,8 @@ from pmal.data.task import Task, open_task
 from pmal.ensemble.classifier import Classifier
 from pmal.ensemble.classifiers import load_classifiers
 from pmal.ensemble.embeddings import EmbeddedSet, embed_images
-from pmal.errors import DataError
+from pmal.errors import DataError, UsageError
+from pmal.methods import METHODS
 from pmal.mining import PrototypeSet
 from pmal.rejection.model import OpenSetModel
 from pmal.rejection.scores import unknown_scores
@@ -62,6 +63,10 @@ def write_report(
     # Alone, also after a training that processes shared: the others have ended.
     session = dataclasses.replace(session or open_session(), ranks=ALONE)
     path = out or folder / NAME
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder: name the file to write")
+    if out is not None or folder.is_dir():
+        make_folder(path.parent)
     write_text(path, render_page(make_page(folder, session, task)))
     return path
 
@@ -85,7 +90,7 @@ def run_page(run: Path, session: Session, task: Task | None = None) -> Page:
     if task.class_names != model.classifier.spec.class_names:
         raise DataError(f"{run}: trained on other classes than the data hold now: fit a new run")
     facts = read_facts(run, config, task)
-    mined = read_mined(run, config, task, session) if config.method == "pmal" else None
+    mined = read_mined(run, config, task, session) if METHODS[config.method].mines else None
     tested = answer_tests(run, config, model, task, session) if task.test is not None else None
     test_parts = [part for part in (tested.known, tested.unknown) if part is not None] if tested else []
     albums = Album.of("test", test_parts), Album.of("train", [task.train])
@@ -136,7 +141,7 @@ def answer_tests(run: Path, config: RunConfig, model: OpenSetModel, task: Task, 
     shape = spec.image_size, spec.channels
     opened = [open_part(name, part, shape, session) for name, part in zip(names, chosen, strict=True)]
     softmax = None
-    if config.method == "pmal":
+    if METHODS[config.method].second:
         softmax = load_classifiers(run / "classifiers", 1, task.class_names, session)[0]
     z, logits = _embed(model.classifier, opened, session)
     answers = model.answer_embedded(z, logits) if _has_threshold(model) else None

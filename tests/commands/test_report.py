@@ -90,3 +90,12 @@ def test_the_ledger_of_this_project_has_a_report(tmp_path, call):
     text = (tmp_path / "page.html").read_text()
     families = {result.cell.family for result in Ledger(ledger).results()[0]}
     assert all(f"family={family}" in text for family in families)
+
+
+def test_a_place_that_cannot_be_written_to_is_told_before_any_work(tmp_path, call, monkeypatch):
+    monkeypatch.setattr(report, "make_page", lambda *_: pytest.fail("work before the check"))
+    (tmp_path / "file").touch()
+    for out, place in ((tmp_path, tmp_path), (tmp_path / "file" / "page.html", tmp_path / "file")):
+        test_cli.assert_one_line_error(call("report", tmp_path, "--out", out), 2, str(place))
+    (tmp_path / "report.html").mkdir()
+    test_cli.assert_one_line_error(call("report", tmp_path), 2, "report.html")

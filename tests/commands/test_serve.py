@@ -1,14 +1,17 @@
 """`pmal serve` as an operator meets it: a process with signals, and mistakes told in one line."""
 
 import importlib.util
+import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 
 import pytest
+from PIL import Image
 
 from pmal.rejection.model import Rule
 from pmal.serving.bundle import save_model
@@ -75,6 +78,26 @@ def test_reload_and_end_by_signals(run):
         process.communicate()
 
 
+def test_the_memory_of_large_images_is_given_back(run):
+    canvas = Image.new("RGBA", (5000, 5000))
+    body = io.BytesIO()
+    canvas.save(body, "PNG", compress_level=1)
+    process, port = start(run)
+    try:
+        before = resident_bytes(port)
+        for _ in range(3):
+            assert predict(port, body.getvalue()).status == 200
+        assert resident_bytes(port) < before + 100e6
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def resident_bytes(port):
+    text = http_call(port, "GET", "/metrics").body.decode()
+    return float(re.search("^process_resident_memory_bytes (.*)$", text, re.MULTILINE)[1])
+
+
 def test_mistakes_are_told_in_one_line(run, tmp_path, call, monkeypatch):
     monkeypatch.setattr(
         "pmal.serving.service_server.leave_a_core", lambda: None
@@ -84,7 +107,12 @@ def test_mistakes_are_told_in_one_line(run, tmp_path, call, monkeypatch):
         call("serve", run, "--port", 0, "--score", "distanse"), 2, "did you mean 'distance'?"
     )
     assert_one_line_error(call("serve", run, "--queue", 2), 2, "--max-images")
-    assert_one_line_error(call("serve", run, "--host", "256.1.1.1"), 2, "--host")
+    for host in ("256.1.1.1", "a..b"):
+        assert_one_line_error(call("serve", run, "--host", host), 2, "--host")
+    for option in ("--max-body", "--max-pixels", "--batch-wait"):
+        code, _, error = call("serve", run, "--port", 0, option, "inf")
+        assert code == 2
+        assert option in error
     save_model(tmp_path / "bare", make_model(Rule("logit"), prototypes=False, calibrated=False))
     assert_one_line_error(call("serve", tmp_path / "bare", "--port", 0), 2, "--threshold")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)

@@ -16,7 +16,7 @@ from PIL import Image, ImageOps
 from PIL.JpegImagePlugin import JpegImageFile
 from sklearn.datasets import load_sample_images
 
-from pmal.data.decode import REDUCED_MARGIN, decode, decode_fitted, encode_png, fit_to, verify
+from pmal.data.decode import REDUCED_MARGIN, decode, decode_fitted, decode_small, encode_png, fit_to, verify
 from pmal.data.samples import BadImage
 
 RNG = np.random.default_rng(0)
@@ -262,6 +262,33 @@ def test_the_size_is_checked_before_the_pixels_are_read(monkeypatch: pytest.Monk
         decode(png_header(10_000, 6_000))
 
 
+def test_a_jpeg_of_very_many_scans_is_refused() -> None:
+    # Each repeats the last pass over all pixels: 75 bytes that take 70 ms.
+    data = saved(Image.new("L", (4000, 4000), 128), "JPEG", progressive=True)
+    assert decode_fitted(data, 28, 1).shape == (28, 28, 1)
+    scan = data[data.rindex(b"\xff\xda") : -2]
+    with pytest.raises(BadImage, match="more than 100 scans"):
+        decode_fitted(data[:-2] + 100_000 * scan + data[-2:], 28, 1)
+
+
+def test_scans_are_not_counted_in_what_other_programs_put_into_a_jpeg() -> None:
+    data, many = saved(Image.fromarray(COLOR), "JPEG"), 500 * b"\xff\xda"
+    note = b"\xff\xe5" + struct.pack(">H", len(many) + 2) + many
+    assert np.array_equal(decode(data[:2] + note + data[2:] + many), decode(data))
+
+
+def test_a_tile_counts_as_what_it_takes_to_decode_it() -> None:
+    # An image of one pixel, in a tile of 400 megapixels that a few bytes unpack to.
+    packed = zlib.compress(bytes(1000))
+    fields = {256: 1, 257: 1, 258: 8, 259: 8, 262: 1, 277: 1}
+    fields |= {322: 20_000, 323: 20_000, 324: 134, 325: len(packed)}
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in fields.items())
+    data = b"II*\0" + struct.pack("<IH", 8, len(fields)) + entries + bytes(4) + packed
+    assert data.index(packed) == 134
+    with pytest.raises(BadImage, match="20000 x 20000 pixels are more than the limit"):
+        decode(data)
+
+
 def test_only_our_limit_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     data = encode_png(COLOR)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)  # Pillow alone would refuse more than 20 pixels
@@ -449,6 +476,17 @@ def test_verifying_and_fitting_refuse_what_decoding_refuses(
 
 
 # -- fitting --
+
+
+def test_small_pictures_keep_their_channels_and_are_never_enlarged() -> None:
+    for pixels, most in ((COLOR, 8), (GRAY[:, :, None], 8), (COLOR, 64)):
+        picture = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
+        side = min(12, most)
+        expected = fit_to(pixels, side, pixels.shape[2])
+        assert np.array_equal(decode_small(saved(picture, "PNG"), most), expected)
+    photograph = saved(Image.fromarray(load_sample_images().images[0]), "JPEG")
+    difference = decode_small(photograph, 64).astype(int) - fit_to(decode(photograph), 64, 3)
+    assert np.abs(difference).mean() < 2
 
 
 def test_fitting_pixels_stay_as_they_are() -> None:

@@ -25,6 +25,31 @@ NEAREST = """() => {
 }"""
 
 
+PALE = """() => {
+    // Words that do not stand out from their ground by 4.5 to 1, as readers with weak eyes need it.
+    const pen = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
+    const paint = (...colors) => {  // each over the one before
+        pen.fillStyle = "#808080";
+        for (const color of colors) { pen.fillStyle = color; pen.fillRect(0, 0, 1, 1); }
+        return [...pen.getImageData(0, 0, 1, 1).data].slice(0, 3);
+    };
+    const linear = (v) => (v <= 10 ? v / 255 / 12.92 : ((v / 255 + 0.055) / 1.055) ** 2.4);
+    const light = (rgb) => rgb.map(linear)
+        .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0.05);
+    const found = [];
+    for (const node of document.querySelectorAll("body *:not(svg *)")) {
+        const words = [...node.childNodes].filter((n) => n.nodeType === 3);
+        const text = words.map((n) => n.textContent.trim()).join("");
+        if (!text || text === "·" || !node.getBoundingClientRect().width) continue;
+        const grounds = [];
+        for (let up = node; up; up = up.parentElement) grounds.unshift(getComputedStyle(up).backgroundColor);
+        const [a, b] = [light(paint(...grounds)), light(paint(...grounds, getComputedStyle(node).color))];
+        if (Math.max(a, b) / Math.min(a, b) < 4.5) found.push(`${node.className}: ${text}`);
+    }
+    return found;
+}"""
+
+
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
     return write_report(fit_photos(tmp_path_factory.mktemp("report"))).as_uri()
@@ -142,3 +167,10 @@ def test_a_phone_has_no_sideways_scrolling(address, scheme):
         page.emulate_media(media="print")
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
         assert not page.locator("nav").is_visible()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_all_words_stand_out_from_their_ground(address, scheme):
+    with open_page(1280, 900, color_scheme=scheme) as page:
+        page.goto(address)
+        assert page.evaluate(PALE) == []

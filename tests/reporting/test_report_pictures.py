@@ -4,8 +4,10 @@ import io
 import numpy as np
 import pytest
 from PIL import Image
+from PIL.JpegImagePlugin import JpegImageFile
 
 from pmal.data.samples import ArrayStore, BadImage, Samples
+from pmal.data.sources.folder import FileStore
 from pmal.reporting.report_pictures import Album, make_sheet
 
 
@@ -63,3 +65,19 @@ def test_photographs_are_jpeg_and_shrink_to_the_budget():
 def test_pictures_of_any_size(side, drawn):
     picture = np.zeros((side, side + 7, 1), np.uint8)
     assert pixels_of(make_sheet("test", [picture, np.zeros((9, 9, 3), np.uint8)], 10**6))[1].shape[0] == drawn
+
+
+def test_large_photographs_are_not_decoded_whole(tmp_path, monkeypatch):
+    Image.new("RGB", (4000, 3000), (200, 40, 40)).save(tmp_path / "a.jpg")
+    sizes, draft = [], JpegImageFile.load
+
+    def load(image):
+        sizes.append(image.size)
+        return draft(image)
+
+    monkeypatch.setattr(JpegImageFile, "load", load)
+    store = FileStore(str(tmp_path), ["a.jpg"])
+    album = Album.of("test", [Samples.whole(store, np.zeros(1, np.int64), ("red",))])
+    assert album.place(0) == 0
+    assert sizes[0] == (500, 375)
+    assert album.pictures[0].shape == (64, 64, 3)

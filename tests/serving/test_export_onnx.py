@@ -1,8 +1,11 @@
 """An exported file answers as the model does, or there is none."""
 
+import contextlib
 import json
 import math
+import signal
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -10,16 +13,17 @@ import pytest
 import torch
 
 from pmal._runtime.progress import Silent
+from pmal._runtime.signals import STOPPING, raise_on_signals
 from pmal.config import EncoderConfig
 from pmal.data.batches import ResidentImages
 from pmal.ensemble.classifier import Classifier, ClassifierSpec
 from pmal.ensemble.embeddings import embed_images
 from pmal.ensemble.heads import HeadConfig
-from pmal.errors import DataError, PmalError, UsageError
+from pmal.errors import DataError, Interrupted, PmalError, UsageError
 from pmal.methods import METHODS
 from pmal.rejection.model import OpenSetModel, Rule
+from pmal.serving import export_check, onnx_model
 from pmal.serving import export_onnx as module
-from pmal.serving import onnx_model
 from pmal.serving.export_check import Images, check_parity, images_to_check
 from pmal.serving.export_graph import DecisionGraph
 from pmal.serving.export_onnx import build_onnx, describe_header, export_onnx, output_paths, write_export
@@ -158,9 +162,40 @@ def test_a_network_that_cannot_be_traced_is_told_in_one_line():
 
     model = make_model()
     model.classifier.encoder = Odd()
-    with pytest.raises(PmalError, match="encoder small cannot be traced") as caught:
+    with pytest.raises(PmalError, match="encoder small, head linear cannot be traced") as caught:
         build_onnx(model, describe_header(model))
     assert "\n" not in str(caught.value)
+
+
+def test_an_interruption_is_one_whatever_the_exporter_does_with_it(monkeypatch):
+    def swallow(*_, **__):
+        with contextlib.suppress(Exception):
+            signal.raise_signal(signal.SIGINT)
+
+    before = {number: signal.getsignal(number) for number in STOPPING}
+    monkeypatch.setattr(torch.onnx, "export", swallow)
+    model = make_model()
+    try:
+        raise_on_signals("nothing was written")
+        with pytest.raises(Interrupted, match="nothing was written"):
+            build_onnx(model, describe_header(model))
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def test_an_interruption_while_images_are_read_or_answered_is_no_fault_of_theirs(tmp_path, monkeypatch):
+    def interrupted(*_, **__):
+        raise Interrupted(signal.SIGINT, "interrupted")
+
+    (tmp_path / "config.toml").touch()
+    monkeypatch.setattr(export_check, "_run_images", interrupted)
+    with pytest.raises(Interrupted):
+        images_to_check(make_model(), tmp_path, SESSION)
+    runtime = OnnxModel(exported("distance")[1].data, "m.onnx")
+    runtime._session = SimpleNamespace(run=interrupted)
+    with pytest.raises(Interrupted):
+        runtime.run(some_images().numpy())
 
 
 def test_a_model_without_a_threshold_is_refused_before_any_work():

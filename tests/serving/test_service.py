@@ -10,10 +10,11 @@ import socket
 import threading
 import time
 
+import numpy as np
 import pytest
 import torch
 
-from pmal.data.decode import decode_fitted
+from pmal.data.decode import decode_fitted, encode_png
 from pmal.errors import DataError
 from pmal.rejection.model import Rule
 from pmal.serving.predict import describe_answers
@@ -278,6 +279,37 @@ def test_the_work_of_a_client_that_is_gone_is_dropped():
         assert 'pmal_images_total{result="dropped"} 1' in service.metrics.text()
 
 
+def test_large_images_are_decoded_one_at_a_time_and_hold_nobody_up(monkeypatch):
+    monkeypatch.setattr("pmal.serving.service_core.LARGE_PIXELS", 50 * 50)
+    at_once, gate, lock = [0, 0], threading.Event(), threading.Lock()
+
+    class Watched(ServedModel):
+        def decode(self, data, max_pixels):
+            image = super().decode(data, max_pixels)
+            if data == large:
+                with lock:
+                    at_once[0] += 1
+                    at_once[1] = max(at_once)
+                assert gate.wait(20)
+                with lock:
+                    at_once[0] -= 1
+            return image
+
+    large = encode_png(np.zeros((60, 60, 1), np.uint8))
+    with running_model(serve_model(make_model(), kind=Watched)) as (_, port):
+        found = []
+        clients = [threading.Thread(target=lambda: found.append(predict(port, large))) for _ in range(3)]
+        for client in clients:
+            client.start()
+        wait_for(lambda: at_once[0])
+        assert predict(port, png(0)).status == 200
+        gate.set()
+        for client in clients:
+            client.join(20)
+        assert [reply.status for reply in found] == [200, 200, 200]
+        assert at_once == [0, 1]
+
+
 def test_a_broken_model_is_an_error_without_its_reason():
     class Broken(ServedModel):
         def answer(self, asked):
@@ -290,6 +322,23 @@ def test_a_broken_model_is_an_error_without_its_reason():
             assert "nosniff" in reply.headers["x-content-type-options"]
         assert call(port, "GET", "/readyz").status == 200
         assert 'pmal_requests_total{route="/v1/predict",status="500"} 2' in service.metrics.text()
+
+
+def test_after_a_failure_the_rest_of_its_request_is_dropped():
+    asked = []
+
+    class Broken(ServedModel):
+        def answer(self, tickets):
+            asked.append(tickets[0][1])
+            raise RuntimeError("broken")
+
+    with running_model(serve_model(make_model(), batch=1, kind=Broken)) as (service, port):
+        body, kind = form(*((f"{i}.png", png(0)) for i in range(30)))
+        assert predict(port, body, kind).status == 500
+        assert service.house.places == 0
+        wait_for(lambda: service.batcher.waiting == 0)
+        predict(port, png(0))
+        assert len(asked) < 10, "it had no place any more, but went on"
 
 
 def test_a_bad_bundle_at_reload_leaves_the_old_model_answering():

@@ -10,6 +10,7 @@ from pmal.errors import UsageError
 from pmal.rejection.model import Rule
 from pmal.rejection.new_class import add_class
 from pmal.serving.bundle import save_model
+from pmal.serving.export_onnx import describe_header
 from pmal.serving.predict import with_rule
 from pmal.serving.service_model import RATES, model_loader
 from tests.serving.http_service import serve_model
@@ -60,6 +61,23 @@ def test_thresholds_of_every_rate_are_those_that_predict_would_use(kind):
         limits = with_rule(model, accept=acceptance["rates"][i]).limits().tolist()
         found = [float(column[i]) for column in acceptance["thresholds"]]
         assert found == (limits if kind == "per class" else limits[:1])
+
+
+def with_far_files():
+    model = make_model()
+    gallery = tuple(
+        tuple(dataclasses.replace(p, file=f"/home/somebody/photos/{p.file}") for p in ranked)
+        for ranked in model.gallery
+    )
+    return dataclasses.replace(model, gallery=gallery)
+
+
+def test_nobody_is_told_where_the_training_images_lie():
+    model = with_far_files()
+    (answer,) = serve_model(model).answer([(pictures_of(0, 1)[0], "a.png", 3)])
+    assert {prototype["file"].count("/") for prototype in answer["prototypes"]} == {1}
+    assert "somebody" not in json.dumps(answer)
+    assert "somebody" not in json.dumps(describe_header(model).to_metadata())
 
 
 def test_no_calibration_no_other_rates():

@@ -45,6 +45,12 @@ def wait_for_answer(page, class_name):
     )
 
 
+def wait_for_pictures(page):
+    page.wait_for_function(
+        "() => [...document.images].every((i) => i.hidden || !i.src || i.naturalWidth > 0)"
+    )
+
+
 def test_known_and_unknown_digits_and_the_slider(digits):
     port, (known, name), (unknown, nearest) = digits
     with open_page(f"http://127.0.0.1:{port}/") as page:
@@ -54,9 +60,7 @@ def test_known_and_unknown_digits_and_the_slider(digits):
         assert text(page, "verdict-kind").lower() == "known"
         assert f"Known: class {name}." in page.text_content("#spoken")
         assert page.locator("#prototypes li").count() == 5
-        page.wait_for_function(
-            "() => [...document.images].every((i) => i.hidden || !i.src || i.naturalWidth > 0)"
-        )
+        wait_for_pictures(page)
         weights = [float(w.split()[0]) for w in page.locator("#prototypes .weight").all_inner_texts()]
         assert weights == sorted(weights, reverse=True)
         assert 99 < sum(weights) < 101
@@ -65,6 +69,7 @@ def test_known_and_unknown_digits_and_the_slider(digits):
         wait_for_answer(page, "unknown")
         assert nearest in text(page, "verdict-why")
         assert "1 known, 1 unknown" in text(page, "tally")
+        wait_for_pictures(page)
 
         asked = []
         page.on("request", lambda request: asked.append(request.url))
@@ -180,6 +185,19 @@ def test_other_models(model):
             assert text(page, "rate-value") == "50 %"
 
 
+def test_the_scale_of_ten_thousand_classes_and_of_no_number_at_all(digits):
+    port, _, _ = digits
+    ask = """async ([thresholds, classes, score]) => {
+        const { makeScale } = await import("./scale.js");
+        const rows = Array.from({ length: classes }, () => thresholds);
+        return makeScale({ acceptance: { thresholds: rows }, classes: [] }, score)(0.5);
+    }"""
+    with open_page(f"http://127.0.0.1:{port}/") as page:
+        assert page.evaluate(ask, [[0.0, 1.0] * 26, 10_000, 0.5]) == 0.5
+        assert page.evaluate(ask, [["inf"], 1, 0.5]) == 0.5
+        assert 0 <= page.evaluate(ask, [["inf"], 0, float("inf")]) <= 1
+
+
 def test_bad_files_are_told(digits):
     port, _, _ = digits
     # The browser itself logs every answer of 400 and more.
@@ -195,3 +213,13 @@ def test_the_api_page_needs_no_other_site(digits):
     with open_page(f"http://127.0.0.1:{port}/docs") as page:
         page.wait_for_selector(".path")
         assert "multipart/form-data" in page.inner_text("#docs")
+
+
+def test_an_answer_of_a_proxy_is_told_by_its_status(digits):
+    port, _, _ = digits
+    with open_page(f"http://127.0.0.1:{port}/", allowed="status of 502") as page:
+        page.wait_for_selector("html[data-ready]")
+        page.route("**/v1/predict*", lambda route: route.fulfill(status=502, body="<html>Bad Gateway"))
+        drop(page, ("a.png", png(0)))
+        page.wait_for_selector("#problem:not([hidden])")
+        assert text(page, "problem") == "a.png: the service answered 502"

@@ -5,7 +5,8 @@ import asyncio
 import pytest
 from fastapi import Request
 
-from pmal.serving.service_errors import Refused
+from pmal.serving.service_errors import LINGER_SECONDS, Refused
+from pmal.serving.service_server import GRACE_SECONDS
 from pmal.serving.service_upload import House, Limits, read_uploads
 from tests.serving.http_service import form
 
@@ -75,3 +76,7 @@ def test_places_are_given_back_whatever_happens():
     assert caught.value.status == 503
     assert caught.value.headers == {"Retry-After": "1"}
     assert (house.places, house.held) == (0, 0)
+
+
+def test_a_client_that_never_sends_its_body_does_not_spoil_an_orderly_end():
+    assert Limits().read_seconds + LINGER_SECONDS < GRACE_SECONDS

@@ -42,6 +42,7 @@ def squared_distances(z_BD: Tensor, points_KnD: Tensor) -> Tensor:
     points_PD = points_KnD.flatten(0, 1)
     dots_BP = products(z_BD, points_PD)
     squares_BP = z_BD.to(dots_BP.dtype).square().sum(1, keepdim=True) + points_PD.square().sum(1)
+    # Not by the number of samples: a graph of any batch size is exported from this.
     return (squares_BP - 2 * dots_BP).view(-1, *points_KnD.shape[:2])
 
 

@@ -28,14 +28,16 @@ def serve(
         bool | None, typer.Option("--per-class/--global", help="A threshold per class, or one for all.")
     ] = None,
     threshold: Annotated[float | None, typer.Option(help="Reject above this score, for all classes.")] = None,
-    max_body: Annotated[float, typer.Option(min=0.001, help="MiB of one request.")] = 16,
-    max_pixels: Annotated[float, typer.Option(min=0.001, help="Megapixels of one image.")] = 50,
+    max_body: Annotated[float, typer.Option(min=0.001, max=1024, help="MiB of one request.")] = 16,
+    max_pixels: Annotated[float, typer.Option(min=0.001, max=1000, help="Megapixels of one image.")] = 50,
     max_images: Annotated[int, typer.Option(min=1, help="Images in one request.")] = 64,
     queue: Annotated[int, typer.Option(min=1, help="Images that may wait; more are answered 503.")] = 256,
     batch: Annotated[
         int, typer.Option(min=0, max=256, help="Images the network sees at once. 0: by its size.")
     ] = 0,
-    batch_wait: Annotated[float, typer.Option(min=0, help="Milliseconds to wait for a batch to fill.")] = 2,
+    batch_wait: Annotated[
+        float, typer.Option(min=0, max=10_000, help="Milliseconds to wait for a batch to fill.")
+    ] = 2,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
@@ -49,12 +51,19 @@ def serve(
     from pmal.serving.service import create_app
     from pmal.serving.service_core import Service
     from pmal.serving.service_model import model_loader
-    from pmal.serving.service_server import address_of, bind, leave_a_core, make_server
+    from pmal.serving.service_server import (
+        address_of,
+        bind,
+        give_memory_back,
+        leave_a_core,
+        make_server,
+    )
     from pmal.serving.service_upload import Limits
 
     if queue < max_images:
         raise UsageError(f"--queue {queue} is less than --max-images {max_images}: raise it")
     leave_a_core()
+    give_memory_back()
     rule = {"score": score, "accept": accept, "per_class": per_class, "threshold": threshold}
     load = model_loader(run, session.device, batch, **rule)  # type: ignore[arg-type]
     limits = Limits(int(max_body * 2**20), int(max_pixels * 1e6), max_images, queue)

@@ -3,7 +3,8 @@
 What happens to an image, whatever its file is called:
 
 - JPEG, PNG, WebP, BMP, GIF, TIFF and PPM are read, told apart by their first bytes. Anything else is refused.
-- An image of more than 50 megapixels is refused on its header, before memory for its pixels is taken.
+- An image of more than 50 megapixels is refused on its header, before memory for its pixels is taken. So is
+  a TIFF with a tile of that size, whatever part of it is shown.
 - The rotation in the EXIF data is applied. EXIF data that cannot be read counts as "not rotated".
 - Gray stays one channel; black-and-white becomes gray. A palette, CMYK, YCbCr and LAB become RGB.
 - 16 bits a channel become 8: gray is divided by 257 and rounded, color keeps its high byte.
@@ -11,11 +12,13 @@ What happens to an image, whatever its file is called:
 - What is transparent shows white. Of an animation, the first frame counts.
 - A truncated or damaged image is refused as a whole; no half-gray pictures enter a training.
 - A JPEG of which far fewer pixels are needed is decoded at a half, a quarter or an eighth of its size.
+- A JPEG of more than 100 scans is refused: each takes a few bytes and a pass over all pixels.
 
 Refused means `BadImage` with a reason, and the loader lists the image in the quarantine.
 """
 
 import io
+import re
 import struct
 import threading
 import warnings
@@ -39,6 +42,8 @@ from PIL.WebPImagePlugin import WebPImageFile
 from pmal.data.samples import BadImage, Pixels
 
 MAX_PIXELS = 50_000_000
+MAX_SCANS = 100
+"""Of a JPEG. Encoders write about ten; a small file with very many takes hours."""
 REDUCED_MARGIN = 1.5
 """How many times the wanted size a JPEG decoded at reduced size still has at least.
 
@@ -47,6 +52,11 @@ less (by 1 of 255 in the mean) than they would by a bicubic filter; without it, 
 """
 
 Result = TypeVar("Result")
+
+
+class TooManyPixels(BadImage):
+    """More than the limit that was asked for."""
+
 
 _READERS: tuple[tuple[tuple[bytes, ...], type[ImageFile]], ...] = (
     ((b"\xff\xd8\xff",), JpegImageFile),
@@ -73,6 +83,14 @@ _DAMAGE = (
     Image.DecompressionBombError,
 )
 
+_MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
+"""Also within the pixels of a JPEG, where a 0 follows every 255 that is none. Restarts do not count."""
+_ALONE, _END, _SCAN = (0x01, 0xD8), 0xD9, 0xDA
+"""Markers that no length follows, of the end, and of a scan."""
+
+_TILE_SIDES = (322, 323)
+"""Tags of a TIFF."""
+
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -94,6 +112,11 @@ def decode(data: bytes, *, max_pixels: int = MAX_PIXELS) -> Pixels:
 def decode_fitted(data: bytes, size: int, channels: int, *, max_pixels: int = MAX_PIXELS) -> Pixels:
     """As `fit_to(decode(data), size, channels)`, with no more of a large JPEG decoded than is needed."""
     return _read(data, max_pixels, lambda image: _fitted(image, size, channels))
+
+
+def decode_small(data: bytes, most: int) -> Pixels:
+    """A square of at most `most` pixels a side, gray or RGB as the image is; of a large JPEG quickly."""
+    return _read(data, MAX_PIXELS, lambda image: _fitted(image, min(*image.size, most), 0))
 
 
 def verify(data: bytes, *, max_pixels: int = MAX_PIXELS) -> None:
@@ -147,6 +170,7 @@ def _read(data: bytes, max_pixels: int, use: Callable[[ImageFile], Result]) -> R
             _check_size(_canvas_size(reader, data), max_pixels)
             with reader(io.BytesIO(data)) as image:
                 _check_size(image.size, max_pixels)
+                _check_hidden_work(image, data, max_pixels)
                 return use(image)
         except _DAMAGE as error:
             raise BadImage(f"{reader.format}: {_reason(error)}") from error
@@ -208,7 +232,29 @@ def _reason(error: BaseException) -> str:
 def _check_size(size: tuple[int, int], max_pixels: int) -> None:
     width, height = size
     if width * height > max_pixels:
-        raise BadImage(f"{width} x {height} pixels are more than the limit of {max_pixels}")
+        raise TooManyPixels(f"{width} x {height} pixels are more than the limit of {max_pixels}")
+
+
+def _check_hidden_work(image: ImageFile, data: bytes, max_pixels: int) -> None:
+    """What the size of an image does not tell."""
+    if isinstance(image, TiffImageFile):  # a tile is decoded whole, however small the image is
+        width, length = (image.tag_v2.get(tag, 0) for tag in _TILE_SIDES)
+        _check_size((width, length), max_pixels)
+    elif isinstance(image, JpegImageFile):
+        _check_scans(data)
+
+
+def _check_scans(data: bytes) -> None:
+    at = scans = 0
+    while match := _MARKER.search(data, at):
+        marker, at = data[match.end() - 1], match.end()
+        if marker == _END:  # what follows are other images, or films
+            return
+        if marker not in _ALONE:
+            at += int.from_bytes(data[at : at + 2])
+        scans += marker == _SCAN
+        if scans > MAX_SCANS:
+            raise BadImage(f"JPEG: more than {MAX_SCANS} scans")
 
 
 def _canvas_size(reader: type[ImageFile], data: bytes) -> tuple[int, int]:
@@ -261,7 +307,8 @@ def _from_wide_gray(image: Image.Image) -> Image.Image:
 
 
 def _with_channels(image: Image.Image, channels: int) -> Image.Image:
-    return image.convert("L" if channels == 1 else "RGB")
+    """0: as many as it has."""
+    return image.convert("L" if channels == 1 else "RGB") if channels else image
 
 
 def _as_image(pixels: Pixels) -> Image.Image:

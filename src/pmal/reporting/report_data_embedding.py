@@ -5,6 +5,7 @@ import warnings
 
 import numpy as np
 
+from pmal._runtime.signals import deferred_signals
 from pmal.reporting.report_data import Floats
 
 ITERATIONS = 400
@@ -33,7 +34,8 @@ def _tsne(z_ND: Floats) -> Floats:
     count = len(z_ND)
     if count < 8:
         return _pca(z_ND)
-    with warnings.catch_warnings():
+    # Signals wait for it: an error that is raised within its compiled code may crash the process.
+    with deferred_signals(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about its own defaults and other libraries' future versions
         found = TSNE(
             perplexity=min(30.0, (count - 1) / 3),

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from PIL import Image
 
-from pmal.data.decode import fit_to
-from pmal.data.samples import BadImage, Pixels, Samples
+from pmal.data.decode import decode_small, fit_to
+from pmal.data.samples import BadImage, EncodedStore, Pixels, Samples
 
 SIDES = (64, 48, 32, 24, 16)
 
@@ -41,7 +41,10 @@ class Album:
 
         def read(position: int) -> Pixels:
             part = int(np.searchsorted(starts, position, side="right")) - 1
-            return parts[part].read(position - int(starts[part]))
+            samples, i = parts[part], position - int(starts[part])
+            if isinstance(samples.store, EncodedStore):  # photographs would take minutes at their full size
+                return decode_small(samples.store.encoded(int(samples.ids[i])), SIDES[0])
+            return samples.read(i)
 
         return cls(name, read)
 

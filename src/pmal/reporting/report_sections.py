@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from pmal.methods import METHODS
 from pmal.reporting.metrics import auroc
 from pmal.reporting.report_data import confusion, open_set_curve, score_histogram
 from pmal.reporting.report_data_mining import shown_classes
@@ -17,6 +18,8 @@ SCORES = {
     "energy": "Minus the log of the summed exponentials of the logits.",
     "distance": "Distance to the prototypes of the nearest class (the paper's DR).",
     "neighbors": "Cosine distance to the fifth nearest training image.",
+    "openmax": "The share that OpenMax gives to an unknown class.",
+    "placeholder": "The largest logit of a placeholder for what is unknown, minus that of a known class.",
     "combined": "The mean surprise of several scores, each against held-out known images.",
 }
 MOST_UNKNOWN_ROWS = 12
@@ -55,7 +58,7 @@ def summary(facts: RunFacts) -> str:
     """The run in two sentences."""
     training, encoder = facts.settings["training"], facts.settings["encoder"]["name"]
     text = f"A network ({encoder}, {training['epochs']} epochs"
-    text += " per phase" if facts.method == "pmal" else ""
+    text += " per phase" if METHODS[facts.method].second else ""
     text += f") learned {len(facts.class_names)} classes from {facts.images['train']:,} images."
     if facts.metrics and facts.metrics["unknown_images"]:
         text += f" It was tested on {facts.metrics['known_images']:,} new images of these classes"

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pmal.methods import METHODS
 from pmal.reporting.report_data import training_curves
 from pmal.reporting.report_page import Block, Cell, Details, Facts, Figure, Section, Table
 from pmal.reporting.report_run import CLASSES, RunFacts
@@ -47,9 +48,11 @@ def training_section(facts: RunFacts) -> Section | None:
             ("Learning rate", "at the end of the epoch", "rate", False),
         )
     ]
-    lead = "Classifiers are trained independently of each other; their disagreement is what mining looks at."
-    if facts.method == "pmal":
-        lead += " The optimization that follows has another loss, so the curves do not compare."
+    method, lead = METHODS[facts.method], "Loss and learning rate of every epoch."
+    if method.mines:
+        lead = "Classifiers are trained independently of each other; mining looks at where they disagree."
+    if method.second:
+        lead += " The training that follows has another loss, so the curves do not compare."
     label = "Loss and learning rate over the epochs of every training"
     return Section("training", "Training", lead, [Figure("curves", "lines", {"panels": panels}, label)])
 
@@ -79,7 +82,7 @@ def _recipe(facts: RunFacts) -> Rows:
     found = []
     for name in ASKED_FIRST:
         section, _, field = name.rpartition(".")
-        if facts.method == "pmal" or section not in ("mining", "optimization"):
+        if METHODS[facts.method].mines or section not in ("mining", "optimization"):
             found.append((name, _value((facts.settings[section] if section else facts.settings)[field])))
     return found
 

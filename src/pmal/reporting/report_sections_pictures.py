@@ -38,7 +38,9 @@ def embedding_section(
     spaces = [one.z[chosen] for one in answered]
     if mined:
         spaces = [np.concatenate([z, p[prototypes]]) for z, p in zip(spaces, prototype_spaces, strict=True)]
-    titles = [facts.method] if tested.softmax is None else ["Before: softmax", "After: PMAL"]
+    titles = (
+        [facts.method] if tested.softmax is None else ["Before: softmax", f"After: {facts.method.upper()}"]
+    )
     flat = layouts(spaces, method)
     data = _point_data(tested, mined, chosen, prototypes, classes, facts, albums)
     data["panels"] = [

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pmal._runtime.seeds import seeded
 from pmal.ensemble.classifier import Classifier
-from pmal.errors import DataError, UsageError
+from pmal.errors import DataError, Interrupted, UsageError
 from pmal.rejection.calibration import Calibration
 from pmal.rejection.model import OpenSetModel
 from pmal.rejection.scores import LOGIT_SCORES, Reference
@@ -80,6 +80,8 @@ def _network(record: Record, tensors: Mapping[str, Tensor], folder: Path) -> Cla
     try:
         with seeded(0, torch.device("cpu")):
             network = Classifier(record.spec)
+    except Interrupted:
+        raise
     except Exception as error:  # encoders are anybody's code, and their options come from the file
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise DataError(f"{folder / RECORD}: its network cannot be built ({reason})") from None

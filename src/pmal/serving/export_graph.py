@@ -102,6 +102,8 @@ class DecisionGraph(nn.Module):
     def _score(self, name: str, z_BD: Tensor, logits_BK: Tensor, *distances_BK: Tensor) -> Tensor:
         if name in LOGIT_SCORES:
             return LOGIT_SCORES[name](logits_BK)
+        if name in self.network.head.own_scores:
+            return scores_of(self.network.head, z_BD, logits_BK)[name]
         if name == "combined":
             parts = [
                 part(self._score(which, z_BD, logits_BK, *distances_BK))

@@ -13,8 +13,11 @@ import torch
 
 import pmal
 from pmal._runtime.files import atomic_path, make_folder, write_text
-from pmal.errors import PmalError, UsageError
+from pmal._runtime.signals import deferred_signals
+from pmal.data.sources.folder import printable
+from pmal.errors import Interrupted, PmalError, UsageError
 from pmal.rejection.model import OpenSetModel
+from pmal.serving.answer_rows import public_name
 from pmal.serving.export_check import Images, Parity, check_parity
 from pmal.serving.export_graph import DecisionGraph
 from pmal.serving.onnx_model import FILE_LIMIT, INPUT, OnnxHeader, OnnxModel
@@ -78,7 +81,7 @@ def describe_header(model: OpenSetModel) -> OnnxHeader:
         per_class=rule.per_class and not given,
         thresholds=tuple(model.limits().tolist()),
         note=model.guarantee()[1],
-        prototypes=tuple(tuple((p.file, p.id) for p in ranked) for ranked in gallery),
+        prototypes=tuple(tuple((public_name(p.file), p.id) for p in ranked) for ranked in gallery),
         pmal=pmal.__version__,
     )
 
@@ -90,7 +93,8 @@ def build_onnx(model: OpenSetModel, header: OnnxHeader) -> bytes:
     # Two images: a dimension of one would be taken for a constant.
     example = torch.zeros(2, header.channels, header.image_size, header.image_size, dtype=torch.uint8)
     try:
-        with _quiet_exporter(), torch.no_grad():
+        # Held back: the exporter takes an interruption for an error of its own, and goes on.
+        with _quiet_exporter(), deferred_signals(), torch.no_grad():
             traced = torch.export.export(graph, (example,), dynamic_shapes=({0: torch.export.Dim("batch")},))
             program = torch.onnx.export(
                 traced,
@@ -100,10 +104,12 @@ def build_onnx(model: OpenSetModel, header: OnnxHeader) -> bytes:
                 external_data=False,
                 verbose=False,
             )
+    except Interrupted:
+        raise
     except Exception as error:  # of many kinds: an encoder of the user may do anything
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-        name = model.classifier.spec.encoder.name
-        raise PmalError(f"not exported: encoder {name} cannot be traced to ONNX ({reason})") from None
+        spec = model.classifier.spec
+        network = f"encoder {spec.encoder.name}, head {spec.head.name}"
+        raise PmalError(f"not exported: {network} cannot be traced to ONNX ({_root(error)})") from None
     return _serialize(program, header)
 
 
@@ -123,6 +129,13 @@ def _serialize(program: Any, header: OnnxHeader) -> bytes:
         raise UsageError("not exported: larger than 2 GiB, which no ONNX file can be")
     data: bytes = proto.SerializeToString(deterministic=True)
     return data
+
+
+def _root(error: BaseException) -> str:
+    """What began it, in one line: what the exporter says itself are hints for its developers."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return printable((str(error).strip() or type(error).__name__).splitlines()[0][:200])
 
 
 def _check_libraries() -> None:

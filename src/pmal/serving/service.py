@@ -73,7 +73,7 @@ def _add_api(app: FastAPI, service: Service) -> None:
         tags=["model"],
         response_class=Response,
     )
-    async def prototype(
+    def prototype(  # not async: a thread encodes it, and nobody waits meanwhile
         fingerprint: str, k: Annotated[int, Path(ge=0)], rank: Annotated[int, Path(ge=0)]
     ) -> Response:
         """The picture of a prototype, by the path that an answer has."""

@@ -10,6 +10,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from starlette.requests import ClientDisconnect
 
+from pmal.data.decode import TooManyPixels
 from pmal.data.fitting import usable_cores
 from pmal.data.samples import BadImage
 from pmal.errors import PmalError
@@ -21,7 +22,9 @@ from pmal.serving.service_upload import House, Limits, Upload, read_uploads
 
 WAIT_SECONDS = 0.002
 DECODERS = 8
-"""Threads, at most: each may hold the pixels of a largest image, twice."""
+"""Threads, at most."""
+LARGE_PIXELS = 8_000_000
+"""Images of more are decoded one at a time: a pixel takes up to 24 bytes meanwhile."""
 PREDICT = "/v1/predict"
 
 Say = Callable[[str], None]
@@ -48,6 +51,7 @@ class Service:
             self.metrics.batches,
         )
         self._decoders = ThreadPoolExecutor(min(DECODERS, usable_cores()), "pmal-decode")
+        self._large_decoder = ThreadPoolExecutor(1, "pmal-decode-large")
         self._reloading = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._add_gauges()
@@ -62,7 +66,8 @@ class Service:
             loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
         yield
         await self.batcher.stop()
-        self._decoders.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._decoders, self._large_decoder):
+            threads.shutdown(wait=False, cancel_futures=True)
 
     async def reload(self) -> None:
         """Another bundle in the place of the old one, which goes on answering where the new one is bad."""
@@ -91,8 +96,12 @@ class Service:
 
     async def _answer_all(self, uploads: list[Upload], top: int) -> dict[str, Any]:
         served = self.served
-        asked = [self._answer_one(served, upload, top) for upload in uploads]
-        found: list[dict[str, Any]] = await asyncio.gather(*asked)
+        asked = [asyncio.ensure_future(self._answer_one(served, upload, top)) for upload in uploads]
+        try:
+            found: list[dict[str, Any]] = await asyncio.gather(*asked)
+        finally:
+            for task in asked:  # after a failure, the others
+                task.cancel()
         entries = [{"index": index, **entry} for index, entry in enumerate(found)]
         errors = [entry for entry in entries if "reason" in entry]
         for entry in entries:
@@ -107,13 +116,21 @@ class Service:
         }
 
     async def _answer_one(self, served: ServedModel, upload: Upload, top: int) -> dict[str, Any]:
-        loop = asyncio.get_running_loop()
         try:
-            image = await loop.run_in_executor(self._decoders, served.decode, upload.data, self.limits.pixels)
+            image = await self._decode(served, upload.data)
         except BadImage as reason:
             return {"image": upload.name, "reason": str(reason)}
         answer: dict[str, Any] = await self.batcher.ask(served, (image, upload.name, top))
         return answer
+
+    async def _decode(self, served: ServedModel, data: bytes) -> Any:
+        loop, most = asyncio.get_running_loop(), self.limits.pixels
+        try:
+            return await loop.run_in_executor(self._decoders, served.decode, data, min(most, LARGE_PIXELS))
+        except TooManyPixels:
+            if most <= LARGE_PIXELS:
+                raise
+        return await loop.run_in_executor(self._large_decoder, served.decode, data, most)
 
     async def _while_connected(self, request: Request, work: Any, images: int) -> dict[str, Any]:
         """The result, unless the client goes away first: then what has not begun is dropped."""

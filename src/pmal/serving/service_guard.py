@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Awaitable, Callable, Collection
+from ipaddress import ip_address
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
@@ -29,10 +30,23 @@ def allowed_hosts(bound: str, more: Collection[str]) -> frozenset[str] | None:
 
     >>> sorted(allowed_hosts("127.0.0.1", ["photos.lan"])), allowed_hosts("0.0.0.0", [])
     (['127.0.0.1', '::1', 'localhost', 'photos.lan'], None)
+    >>> allowed_hosts("127.0.0.2", []) is None  # as much this machine's as 127.0.0.1 is
+    False
+    >>> "photos.lan" in allowed_hosts("0.0.0.0", ["Photos.lan:8000"])
+    True
     """
-    if bound not in LOOPBACK and not more:
+    if not _is_loopback(bound) and not more:
         return None
-    return frozenset(name.lower() for name in (*LOOPBACK, bound, *more))
+    # An address of IPv6 that is not in brackets has colons, too, and no port.
+    named = (name.lower() if name.count(":") > 1 and name[0] != "[" else host_name(name) for name in more)
+    return frozenset((*LOOPBACK, bound.lower(), *named))
+
+
+def _is_loopback(bound: str) -> bool:
+    try:
+        return ip_address(bound).is_loopback
+    except ValueError:
+        return bound.lower() in LOOPBACK
 
 
 def host_name(header: str) -> str:

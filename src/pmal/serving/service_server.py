@@ -1,6 +1,7 @@
 """The process around the service: its socket, its signals, its end."""
 
 import contextlib
+import ctypes
 import signal
 import socket
 import threading
@@ -15,6 +16,8 @@ from pmal.errors import UsageError
 
 GRACE_SECONDS = 30
 """For what is in flight when the service is asked to end."""
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+"""As glibc's malloc.h has them."""
 
 
 class Server(uvicorn.Server):
@@ -43,7 +46,8 @@ def make_server(app: ASGIApp) -> Server:
     return Server(
         uvicorn.Config(
             app,
-            log_level="warning",
+            http="h11",  # which has a limit for headers
+            log_level="error",
             access_log=False,
             server_header=False,
             proxy_headers=False,
@@ -58,8 +62,8 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         return socket.create_server(address, family=family, backlog=1024)
-    except OSError as error:
-        reason = error.strerror or error
+    except (OSError, UnicodeError) as error:  # the latter of a name that no host can have
+        reason = getattr(error, "strerror", None) or error
         fix = "choose another --port or --host"
         raise UsageError(f"cannot listen on {host}:{port} ({reason}): {fix}") from None
 
@@ -73,3 +77,14 @@ def address_of(listener: socket.socket) -> str:
 def leave_a_core() -> None:
     """Of several: the network's threads wait for each other, and one that shares its core holds up all."""
     torch.set_num_threads(max(1, min(torch.get_num_threads(), usable_cores() - 1)))
+
+
+def give_memory_back() -> None:
+    """Have the memory of large images returned to the system when they are done with.
+
+    The C library would keep blocks of the size that it has seen freed once, for good, in every thread.
+    """
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        change = ctypes.CDLL(None).mallopt
+        for option, size in ((_MMAP_THRESHOLD, 8 << 20), (_TRIM_THRESHOLD, 64 << 20)):
+            change(option, size)

@@ -43,8 +43,9 @@ class Limits:
     """Images of all requests that are being read or wait for their answer."""
     held_bytes: int = 256 << 20
     """Bodies of all requests in memory; at least one fits."""
-    read_seconds: float = 30.0
-    """For a client to send its body."""
+    read_seconds: float = 25.0
+    """For a client to send its body. With what is still taken of a refused one it is over before a service
+    that is asked to end loses its patience."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ async def read_uploads(request: Request, guest: Guest) -> list[Upload]:
     kind, options = parse_options_header(request.headers.get("content-type", ""))
     kind_name = kind.decode("latin-1")
     if kind_name not in (*RAW_TYPES, FORM):
-        shown = kind_name[:60] or "no Content-Type"
+        shown = kind_name[:60] or "a body without Content-Type"
         raise Refused(
             415, f"{shown} is not taken: send {FORM}, image/png, image/jpeg or another image", unread=True
         )

@@ -21,6 +21,7 @@ export function useCamera(button, take) {
     video.srcObject = null;
   });
   document.getElementById("shoot").addEventListener("click", () => {
+    if (!video.videoWidth) return;  // no picture yet
     const canvas = document.createElement("canvas");
     canvas.width = video.videoWidth;
     canvas.height = video.videoHeight;

@@ -74,7 +74,7 @@ async function answer(item) {
       throw new Error(`larger than the limit of ${Math.floor(model.limits.body_bytes / 2 ** 20)} MiB`);
     const options = { method: "POST", headers: { "Content-Type": "application/octet-stream" }, body: item.file };
     const response = await fetch(`v1/predict?top=${PROTOTYPES}`, options);
-    const found = await response.json();
+    const found = await response.json().catch(() => ({ error: `the service answered ${response.status}` }));  // a proxy
     if (!response.ok) throw new Error(found.error);
     if (found.model.fingerprint !== model.fingerprint) await startAnew(item);
     item.answer = found.answers[0];

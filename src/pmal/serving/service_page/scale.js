@@ -16,7 +16,8 @@ export function makeScale(model, score) {
   const known = model.known_scores;
   const limits = (model.acceptance?.thresholds ?? []).flat().concat(model.classes.map((c) => c.threshold));
   const values = [...limits.map(number), score, known?.low, known?.high].filter(Number.isFinite);
-  const low = Math.min(...values), high = Math.max(...values);
+  // One by one: a threshold for each class and rate can be more than a call takes.
+  const [low, high] = values.reduce(([a, b], v) => [Math.min(a, v), Math.max(b, v)], [values[0] ?? 0, values[0] ?? 0]);
   const room = (high - low || 1) * 0.05;
   return (value) => Math.min(1, Math.max(0, (value - low + room) / (high - low + 2 * room)));
 }
