@@ -208,7 +208,7 @@ class ConditionalGaussianHead(Head):
 
     def top_latent(self, z_BD: Tensor) -> Tensor:
         """Mean of the top latent, of embeddings with or without the column that `complete` adds."""
-        return self.ladder.climb(z_BD[:, : self.features].float())[-1].mean_BL
+        return self.ladder.climb(z_BD[:, : self.features].to(self.scale.dtype))[-1].mean_BL
 
     def loss(
         self,
@@ -277,4 +277,5 @@ def squared_error(images_BCHW: Tensor, decoded_BCHW: Tensor) -> Tensor:
 
 
 def _layer(features: int, width: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(features, width), nn.LayerNorm(width), nn.LeakyReLU(0.2))
+    # Not a leaky rectifier: the scores run in float64, for which ONNX runtimes have none.
+    return nn.Sequential(nn.Linear(features, width), nn.LayerNorm(width), nn.ReLU())

@@ -152,9 +152,9 @@ class HybridHead(Head):
         return loss
 
     def log_density(self, z_BD: Tensor, noise: float = 0.0) -> Tensor:
-        """log p of the standardized embedding (B,), in float32 under any precision."""
+        """log p of the standardized embedding (B,), in the precision of the weights even where others mix."""
         with torch.autocast(z_BD.device.type, enabled=False):
-            x_BD = self.standard(z_BD.float())
+            x_BD = self.standard(z_BD.to(self.classifier.weight.dtype))
             if noise:
                 x_BD = x_BD + noise * torch.randn_like(x_BD)
             log_density_B: Tensor = self.flow.log_density(x_BD)

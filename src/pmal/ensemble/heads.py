@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from pmal._runtime.seeds import seeded
@@ -82,7 +83,7 @@ class Head(nn.Module):
         return cross_entropy(self(model.encoder(views_BCHW)), labels_B, label_smoothing=smoothing)
 
     def unknown_scores(self, z_BD: Tensor, logits_BK: Tensor) -> dict[str, Tensor]:
-        """Scores of this head alone, float64 (B,); larger is more unknown."""
+        """Scores of this head alone (B,), called in float64 by `scores_of`; larger is more unknown."""
         return {}
 
     def complete(self, normalized_BCHW: Tensor, z_BD: Tensor) -> Tensor:
@@ -166,8 +167,20 @@ def check_heads(config: RunConfig) -> None:
 
 
 def scores_of(head: Head, z_BD: Tensor, logits_BK: Tensor) -> dict[str, Tensor]:
-    """The head's own scores; what broke the network is unknown."""
+    """The head's own scores, by its weights in float64; what broke the network is unknown."""
+    weights = {f"head.{name}": tensor for name, tensor in [*head.named_parameters(), *head.named_buffers()]}
+    doubles = {name: t.double() if t.is_floating_point() else t for name, t in weights.items()}
     with torch.no_grad():
-        found = head.unknown_scores(z_BD, logits_BK)
-    doubles = {name: score_B.double() for name, score_B in found.items()}
-    return {name: score_B.masked_fill(score_B.isnan(), math.inf) for name, score_B in doubles.items()}
+        found = functional_call(_OwnScores(head), doubles, (z_BD.double(), logits_BK.double()))
+    return {name: score_B.masked_fill(score_B.isnan(), math.inf) for name, score_B in found.items()}
+
+
+class _OwnScores(nn.Module):
+    """The scores as a module, because only those can be called with other weights than their own."""
+
+    def __init__(self, head: Head) -> None:
+        super().__init__()
+        self.head = head
+
+    def forward(self, z_BD: Tensor, logits_BK: Tensor) -> dict[str, Tensor]:
+        return self.head.unknown_scores(z_BD, logits_BK)

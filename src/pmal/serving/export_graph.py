@@ -110,8 +110,6 @@ class DecisionGraph(nn.Module):
                 for which, part in self.surprise.items()
             ]
             return torch.stack(parts).mean(dim=0)
-        if name in self.network.head.own_scores:
-            return scores_of(self.network.head, z_BD, logits_BK)[name]
         if name == "distance":
             score_B = distance_score(*distances_BK)
         else:
