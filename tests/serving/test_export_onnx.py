@@ -14,18 +14,11 @@ import torch
 
 from pmal._runtime.progress import Silent
 from pmal._runtime.signals import STOPPING, raise_on_signals
-from pmal.config import EncoderConfig
-from pmal.data.batches import ResidentImages
-from pmal.ensemble.classifier import Classifier, ClassifierSpec
-from pmal.ensemble.embeddings import embed_images
-from pmal.ensemble.heads import HeadConfig
 from pmal.errors import DataError, Interrupted, PmalError, UsageError
-from pmal.methods import METHODS
-from pmal.rejection.model import OpenSetModel, Rule
+from pmal.rejection.model import Rule
 from pmal.serving import export_check, onnx_model
 from pmal.serving import export_onnx as module
 from pmal.serving.export_check import Images, check_parity, images_to_check
-from pmal.serving.export_graph import DecisionGraph
 from pmal.serving.export_onnx import build_onnx, describe_header, export_onnx, output_paths, write_export
 from pmal.serving.onnx_model import OnnxModel
 from pmal.serving.predict import describe_answers
@@ -57,36 +50,6 @@ def test_answers_are_those_of_pytorch_in_batches_of_any_size(name):
     assert alone["label"].tolist() == runtime.run(images.numpy())["label"].tolist()
     assert found.parity.decisions_differ == 0
     assert found.parity.score_difference < 1e-4
-
-
-def model_of(method):
-    """An untrained network with the method's head."""
-    known = METHODS[method]
-    spec = ClassifierSpec(
-        EncoderConfig("small"), ("a", "b", "c"), SIZE, 1, HeadConfig(known.final or known.head)
-    )
-    torch.manual_seed(0)
-    network, images = Classifier(spec).eval(), some_images()
-    z_ND, logits_NK = embed_images(network, ResidentImages(images, torch.device("cpu")))
-    network.head.fit_after(z_ND, logits_NK, logits_NK.argmax(dim=1))
-    return OpenSetModel(network, spec.class_names, Rule(known.score, threshold=0.0))
-
-
-@pytest.mark.parametrize("method", ["cpn", "openmax", "proser"])
-def test_heads_of_other_methods_answer_by_their_own_scores(method):
-    model, images = model_of(method), some_images()
-    middle = float(model.answer(images).score.sort().values[23:25].mean())  # and not at an image
-    found = export_onnx(replace(model, rule=replace(model.rule, threshold=middle)), Images(images, "images"))
-    assert found.parity.decisions_differ == 0
-    assert found.parity.score_difference < 1e-4
-
-
-@pytest.mark.parametrize("method", [name for name in METHODS if name not in ("pmal", "softmax")])
-def test_no_head_fixes_the_size_of_a_batch(method):
-    example = torch.zeros(2, 1, SIZE, SIZE, dtype=torch.uint8)
-    graph = DecisionGraph(model_of(method)).eval()
-    with torch.no_grad():
-        torch.export.export(graph, (example,), dynamic_shapes=({0: torch.export.Dim("batch")},))
 
 
 def test_the_file_is_one_graph_without_other_files_or_traces_of_this_machine():
