@@ -66,16 +66,6 @@ class AdversarialPointsHead(Head):
         outside_B = (own_B - self.radius + self.margin).relu()
         return cross_entropy(logits_BK, labels_B, label_smoothing=smoothing) + self.weight * outside_B.mean()
 
-    def loss(
-        self,
-        model: Classifier,
-        views_BCHW: Tensor,
-        labels_B: Tensor,
-        smoothing: float,
-        parts: nn.Module | None,
-    ) -> Tensor:
-        return self.known_loss(model.encoder(views_BCHW), labels_B, smoothing)
-
 
 @register_head("arpl+cs")
 class ConfusedPointsHead(AdversarialPointsHead):

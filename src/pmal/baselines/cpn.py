@@ -20,7 +20,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from pmal.ensemble.classifier import Classifier
 from pmal.ensemble.heads import Head, HeadShape, register_head
 from pmal.errors import UsageError
 
@@ -72,15 +71,8 @@ class PrototypeNetworkHead(Head):
         logits_BK: Tensor = -self.gamma * self.distances(z_BD)
         return logits_BK
 
-    def loss(
-        self,
-        model: Classifier,
-        views_BCHW: Tensor,
-        labels_B: Tensor,
-        smoothing: float,
-        parts: nn.Module | None,
-    ) -> Tensor:
-        distances_BK = self.distances(model.encoder(views_BCHW))
+    def known_loss(self, z_BD: Tensor, labels_B: Tensor, smoothing: float) -> Tensor:
+        distances_BK = self.distances(z_BD)
         own_B = distances_BK.gather(1, labels_B[:, None])
         known = cross_entropy(-self.gamma * distances_BK, labels_B, label_smoothing=smoothing)
         return known + self.weight * own_B.mean()

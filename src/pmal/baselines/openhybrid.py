@@ -31,7 +31,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, logsigmoid
 
-from pmal.ensemble.classifier import Classifier
 from pmal.ensemble.heads import Head, HeadShape, register_head
 from pmal.errors import UsageError
 
@@ -133,17 +132,9 @@ class HybridHead(Head):
         logits_BK: Tensor = self.classifier(z_BD)
         return logits_BK
 
-    def loss(
-        self,
-        model: Classifier,
-        views_BCHW: Tensor,
-        labels_B: Tensor,
-        smoothing: float,
-        parts: nn.Module | None,
-    ) -> Tensor:
+    def known_loss(self, z_BD: Tensor, labels_B: Tensor, smoothing: float) -> Tensor:
         if len(labels_B) < 2:
             raise UsageError("method openhybrid needs 2 or more images in a batch: raise training.batch_size")
-        z_BD = model.encoder(views_BCHW)
         likelihood = cross_entropy(self(z_BD), labels_B, label_smoothing=smoothing)
         # The same numbers; the gradient of the density reaches the encoder in part.
         given_BD = self.share * z_BD + (1 - self.share) * z_BD.detach()

@@ -27,7 +27,6 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from pmal.baselines.cpn import random_points, squared_distances
-from pmal.ensemble.classifier import Classifier
 from pmal.ensemble.heads import Head, HeadShape, register_head
 
 
@@ -52,15 +51,7 @@ class ReciprocalPointsHead(Head):
         own_Bn = _of_class(squared_distances(z_BD, self.points), labels_B) / z_BD.shape[1]
         return (own_Bn - self.radius[labels_B, None]).square().mean()
 
-    def loss(
-        self,
-        model: Classifier,
-        views_BCHW: Tensor,
-        labels_B: Tensor,
-        smoothing: float,
-        parts: nn.Module | None,
-    ) -> Tensor:
-        z_BD = model.encoder(views_BCHW)
+    def known_loss(self, z_BD: Tensor, labels_B: Tensor, smoothing: float) -> Tensor:
         known = cross_entropy(self(z_BD), labels_B, label_smoothing=smoothing)
         return known + self.weight * self.bound(z_BD, labels_B)
 

@@ -71,6 +71,10 @@ class Head(nn.Module):
     is_fitted_after: ClassVar[bool] = False
     """Whether `fit_after` wants the embedded training set, once training is over."""
 
+    def known_loss(self, z_BD: Tensor, labels_B: Tensor, smoothing: float) -> Tensor:
+        """What training minimizes, of embeddings of augmented images."""
+        return cross_entropy(self(z_BD), labels_B, label_smoothing=smoothing)
+
     def loss(
         self,
         model: "Classifier",
@@ -79,8 +83,11 @@ class Head(nn.Module):
         smoothing: float,
         parts: nn.Module | None,
     ) -> Tensor:
-        """What training minimizes, of augmented and normalized images; `parts` are the training parts."""
-        return cross_entropy(self(model.encoder(views_BCHW)), labels_B, label_smoothing=smoothing)
+        """The same of the images, augmented and normalized; for heads that need more than the embedding.
+
+        parts: what `training_parts` gave.
+        """
+        return self.known_loss(model.encoder(views_BCHW), labels_B, smoothing)
 
     def unknown_scores(self, z_BD: Tensor, logits_BK: Tensor) -> dict[str, Tensor]:
         """Scores of this head alone (B,), called in float64 by `scores_of`; larger is more unknown."""
