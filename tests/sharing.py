@@ -32,7 +32,7 @@ from pmal.ensemble.optimizers import make_optimizer
 from pmal.ensemble.steps import EagerStep
 from pmal.ensemble.training import TrainingSet, train
 from pmal.mining import PrototypeSet, QualityOptions, mine_file
-from pmal.mining.miner import mine_with_quality
+from pmal.mining.miner import mine_spaces
 from pmal.optimization.training import PrototypeTrainingSet, make_learner
 
 CPU = torch.device("cpu")
@@ -74,7 +74,7 @@ def mined(ranks, folder):
     found = {}
     for name, settings in MINING.items():
         options = QualityOptions(MiningConfig(per_class=7, **settings), 3, device="cpu", ranks=ranks)
-        mined, quality = mine_with_quality(spaces, labels, options)
+        mined, quality = mine_spaces(spaces, labels, options)
         quality.save(folder / "quality", ranks=ranks)
         mined.save(folder / "prototypes", ranks)
         prototypes = PrototypeSet.load(folder / "prototypes", ranks)

@@ -70,7 +70,7 @@ def test_stage_by_stage_is_the_same_to_the_bit(run, tmp_path):
 
 @pytest.mark.parametrize(
     "died_in",
-    ["embed_training_set", "mine_with_quality", "optimize_embedding", "save_model", "measure_model"],
+    ["embed_training_set", "mine_spaces", "optimize_embedding", "save_model", "measure_model"],
 )
 def test_a_run_that_died_goes_on_to_the_same_bits(run, tmp_path, monkeypatch, died_in):
     with monkeypatch.context() as patch:

@@ -29,6 +29,7 @@ from pmal.commands.options import (
     JsonOption,
     MemoryOption,
     RunArgument,
+    SetOption,
     WorkersOption,
     start_display,
     start_session,
@@ -77,10 +78,7 @@ def fit(
     seed: Annotated[int | None, typer.Option(min=0, help=RUN_HELP["seed"])] = None,
     encoder: Annotated[str | None, typer.Option(help=ENCODER_HELP["name"])] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help=TRAINING_HELP["epochs"])] = None,
-    assignments: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Any other setting: section.field=value. May be repeated."),
-    ] = None,
+    assignments: SetOption = None,
     start: Annotated[
         str | None,
         typer.Option(

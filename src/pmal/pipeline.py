@@ -34,7 +34,7 @@ from pmal.ensemble.heads import check_heads, first_head
 from pmal.ensemble.training import check_batch_size, training_set
 from pmal.errors import DataError, UsageError, unknown_name
 from pmal.methods import METHODS
-from pmal.mining import PrototypeSet, QualityOptions, check_settings, count_pairs, mine_with_quality
+from pmal.mining import PrototypeSet, QualityOptions, check_settings, count_pairs, mine_spaces
 from pmal.optimization.training import optimize_embedding
 from pmal.rejection.building import build_model, check_score
 from pmal.reporting.evaluation import measure_model
@@ -153,7 +153,7 @@ def mine_run(
         samples, display = train.samples, session.display
         total = count_pairs(len(samples), len(embedded), config.mining)
         with notes_of_warnings(display) as notes, display.stage("mining", total, "pairs") as advance:
-            prototypes, quality = mine_with_quality(
+            prototypes, quality = mine_spaces(
                 [space.space for space in embedded],
                 samples.labels,
                 QualityOptions(config.mining, config.seed, device=device, report=advance, ranks=ranks),

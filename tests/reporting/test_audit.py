@@ -61,7 +61,7 @@ def test_the_audit_is_that_of_the_run_s_mining(settings):
     config, session = RunConfig(seed=5, mining=settings), open_session(Resources(device="cpu"))
     found = make_audit(samples, embedded, config, None, session)
     options = QualityOptions(settings, seed=5, device="cpu")
-    mined = mine_spaces([e.space for e in embedded], samples.labels, options, ids=samples.ids)
+    mined = mine_spaces([e.space for e in embedded], samples.labels, options, ids=samples.ids)[0]
     assert torch.equal(found.prototypes.table(), mined.table())
     assert torch.equal(found.log_r_N[mined.ids // 2], mined.log_r)
     assert found.candidate_N[mined.ids // 2].all()

@@ -40,7 +40,7 @@ def measure_fluctuation(config: RunConfig, run: Path, session: Session) -> dict[
     options = QualityOptions(config.mining, config.seed, device=session.device)
     with notes_of_warnings(session.display):
         mined = [
-            mine_spaces(spaces[2 * i : 2 * i + 2], samples.labels, options, ids=samples.ids)
+            mine_spaces(spaces[2 * i : 2 * i + 2], samples.labels, options, ids=samples.ids)[0]
             for i in range(MININGS)
         ]
     figures = compare_minings(mined, spaces[0][0], torch.as_tensor(samples.ids), samples.labels)

@@ -16,6 +16,7 @@ from pmal.commands.options import (
     DeviceOption,
     JsonOption,
     MemoryOption,
+    SetOption,
     WorkersOption,
     start_session,
 )
@@ -52,9 +53,7 @@ def benchmark(
         typer.Option(help=f"{', '.join(list_recipes())}, or a TOML file. Default: strong; sample for it."),
     ] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Per training. Default: the recipe's.")] = None,
-    assignments: Annotated[
-        list[str] | None, typer.Option("--set", help="Any other setting: section.field=value. Repeatable.")
-    ] = None,
+    assignments: SetOption = None,
     grid: Annotated[
         str | None,
         typer.Option(help="An ablation of pmal: table3, table4, table5, lambda or fluctuation."),

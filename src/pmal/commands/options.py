@@ -29,6 +29,10 @@ DataRootOption = Annotated[str | None, typer.Option(help=RESOURCES_HELP["data_ro
 DeviceOption = Annotated[str, typer.Option(help=RESOURCES_HELP["device"])]
 WorkersOption = Annotated[int, typer.Option(min=0, help=RESOURCES_HELP["workers"])]
 MemoryOption = Annotated[float, typer.Option(min=0, help=RESOURCES_HELP["memory_limit"])]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Any other setting: section.field=value. May be repeated."),
+]
 GO_ON = "run the same command again to go on where it stopped"
 AGAIN = "nothing was written"
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]

@@ -80,7 +80,7 @@ def mine_prototypes(
         landmarks=landmarks or 0,
     )
     options = QualityOptions(settings, seed, passes, device, report)
-    return mine_spaces(spaces, labels, options, ids=ids, class_names=class_names, files=files)
+    return mine_spaces(spaces, labels, options, ids=ids, class_names=class_names, files=files)[0]
 
 
 def mine_spaces(
@@ -91,21 +91,8 @@ def mine_spaces(
     ids: Values | None = None,
     class_names: Sequence[str] | None = None,
     files: Sequence[str] | None = None,
-) -> PrototypeSet:
-    """`mine_prototypes` with its options as one object."""
-    return mine_with_quality(spaces, labels, options, ids=ids, class_names=class_names, files=files)[0]
-
-
-def mine_with_quality(
-    spaces: Sequence[SpaceLike],
-    labels: Values,
-    options: QualityOptions,
-    *,
-    ids: Values | None = None,
-    class_names: Sequence[str] | None = None,
-    files: Sequence[str] | None = None,
 ) -> tuple[PrototypeSet, SampleQuality]:
-    """The same, and the quality of every sample that it was found by."""
+    """`mine_prototypes` with its options as one object; also the quality that every sample was judged by."""
     check_settings(options.settings)
     sorted_spaces, labels_N, ids_N, order = _by_id(check_spaces(spaces), labels, ids)
     num_classes = len(sorted_spaces[0].weight)
