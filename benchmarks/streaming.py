@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -38,9 +39,10 @@ from pmal.data.loading import SampleDataset, load_images, verify_images
 from pmal.data.parts import STATISTICS_LIMIT, training_statistics
 from pmal.data.samples import Samples
 from pmal.data.sources.folder import FileStore
+from pmal.ensemble import training
 from pmal.ensemble.classifier import ClassifierSpec
 from pmal.ensemble.classifiers import make_learner, untrained
-from pmal.ensemble.training import TrainingSet, train
+from pmal.ensemble.training import TrainingSet
 from synthetic import draw_picture, encode_jpeg
 
 IMAGENET_IMAGES, CORES = 1_281_167, 16
@@ -272,9 +274,11 @@ def train_epochs(
     session = Session(device, Resources(checkpoint_seconds=1e9), Silent())
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    with tempfile.TemporaryDirectory() as folder:
+    # As in a training of many epochs, whose steps are compiled.
+    long = mock.patch.object(training, "COMPILE_STEPS", 0)
+    with tempfile.TemporaryDirectory() as folder, long:
         _, objective = make_learner(model, config, flip=True, seed=0)
-        train("net", model, objective, data, config.training, seed=0, folder=Path(folder), session=session)
+        training.train("net", model, objective, data, config.training, seed=0, folder=Path(folder), session=session)
     seconds, waited = images.waited()
     gib = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else 0.0
     steps = len(images.epochs[-1]) - 1
@@ -325,15 +329,15 @@ def main() -> None:
     decoding = parts.add_parser("decode")
     decoding.add_argument("--pictures", type=int, default=64)
     decoding.add_argument("--repeat", type=int, default=5)
-    training = parts.add_parser("train")
-    training.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    training.add_argument("--encoder", default="resnet50")
-    training.add_argument("--size", type=int, default=224)
-    training.add_argument("--batch-size", type=int, default=256)
-    training.add_argument("--images", type=int, default=128_000, help="of an epoch")
-    training.add_argument("--classes", type=int, default=1000)
-    training.add_argument("--distinct", type=int, default=512, help="pictures drawn; the rest repeats them")
-    for part in (decoding, training):
+    epochs = parts.add_parser("train")
+    epochs.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    epochs.add_argument("--encoder", default="resnet50")
+    epochs.add_argument("--size", type=int, default=224)
+    epochs.add_argument("--batch-size", type=int, default=256)
+    epochs.add_argument("--images", type=int, default=128_000, help="of an epoch")
+    epochs.add_argument("--classes", type=int, default=1000)
+    epochs.add_argument("--distinct", type=int, default=512, help="pictures drawn; the rest repeats them")
+    for part in (decoding, epochs):
         part.add_argument("--workers", type=int, default=usable_cores())
         part.add_argument("--json", type=Path, help="write all figures here")
     options = parser.parse_args()

@@ -232,7 +232,8 @@ def speed_prediction_table() -> str:
             ]
             speed = [rounded(row[f"{kind}images_per_s"]) for kind in kinds]
             cells = " | ".join(latency + speed)
-            lines.append(f"| {name} | {row['encoder']} {row['image_size']} px | {cells} |")
+            precision = row.get("precision", "float32")
+            lines.append(f"| {name} | {row['encoder']} {row['image_size']} px, {precision} | {cells} |")
     return "\n".join(lines)
 
 

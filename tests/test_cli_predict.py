@@ -43,6 +43,10 @@ def photos(tmp_path):
     return tmp_path / "photos"
 
 
+def test_half_precision_is_refused_where_it_is_no_faster(call, run, photos):
+    assert_one_line_error(call("predict", run, photos, "--half", "--device", "cpu"), 2, "slower on a CPU")
+
+
 def huge_png():
     body = b"IHDR" + struct.pack(">IIBBBBB", 10_000, 6_000, 8, 2, 0, 0, 0)
     head = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + body + struct.pack(">I", zlib.crc32(body))

@@ -26,6 +26,7 @@ from pmal.commands.options import (
     TRAINING_HELP,
     DataRootOption,
     DeviceOption,
+    HalfOption,
     JsonOption,
     MemoryOption,
     RunArgument,
@@ -166,6 +167,7 @@ def predict(
     threshold: Annotated[float | None, typer.Option(help="Reject above this score, for all classes.")] = None,
     top: Annotated[int, typer.Option(min=0, help="Prototypes to show for each image.")] = 3,
     device: DeviceOption = "auto",
+    half: HalfOption = False,
     as_json: JsonOption = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print a line per image as CSV.")] = False,
 ) -> None:
@@ -182,10 +184,13 @@ def predict(
     rule = {"score": score, "accept": accept, "per_class": per_class, "threshold": threshold}
     if run.suffix == ".onnx" and not run.is_dir():
         display = start_display(quiet, advice)
+        if half:
+            raise UsageError("--half goes with a run folder: an exported file computes as it was exported")
         exported = open_exported(run, device, **rule)
         about, answer = exported.about(), partial(exported.answer_files, display=display, top=top)
     else:
-        about, answer = _open_model(run, rule, start_session(Resources(device=device), quiet, advice), top)
+        session = start_session(Resources(device=device), quiet, advice)
+        about, answer = _open_model(run, rule, half, session, top)
 
     from pmal.serving.answer_text import error_lines, write_answers
     from pmal.serving.image_files import find_files
@@ -316,13 +321,15 @@ app.command()(report)
 app.command()(serve)
 
 
-def _open_model(run: Path, rule: dict[str, Any], session: "Session", top: int) -> tuple[dict[str, Any], Any]:
+def _open_model(
+    run: Path, rule: dict[str, Any], half: bool, session: "Session", top: int
+) -> tuple[dict[str, Any], Any]:
     """What stands beside the answers of a run's model, and what gives them."""
     from pmal.serving.bundle import load_model
     from pmal.serving.predict import answer_files, check_takes_images, find_model, model_header, with_rule
 
     folder = find_model(run)
-    model = load_model(folder, session.device)
+    model = load_model(folder, session.device, half)
     check_takes_images(model)
     model = with_rule(model, **rule)
     return model_header(model, folder), partial(answer_files, model, session=session, top=top)

@@ -212,10 +212,13 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         write_json(path / RECORD, {**record, "classes": names})
 
     @classmethod
-    def load(cls, folder: str | os.PathLike[str], device: str = "auto") -> Self:
-        """What `save` wrote, or the model of a `pmal fit` run, whose classes are text."""
+    def load(cls, folder: str | os.PathLike[str], device: str = "auto", half: bool = False) -> Self:
+        """What `save` wrote, or the model of a `pmal fit` run, whose classes are text.
+
+        half: compute in float16 on a GPU, which is faster; scores keep about three digits.
+        """
         path = Path(folder)
-        model = load_model(find_model(path), choose_device(device))
+        model = load_model(find_model(path), choose_device(device), half)
         params, integers = model_params(model), False
         if (path / RECORD).is_file():
             params, integers = _read_record(path / RECORD, model, params)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from pmal.data.batches import (
     ChosenImages,
+    HostImages,
     ResidentImages,
     StreamedImages,
     epoch_plan,
@@ -38,11 +39,10 @@ def test_sequential_covers_everything_in_order(count, batch_size):
     assert torch.equal(torch.cat(sequential_plan(count, batch_size)), torch.arange(count))
 
 
-def test_resident_images_come_by_position():
+@pytest.mark.parametrize("kind", [ResidentImages, HostImages])
+def test_images_of_memory_come_by_position(kind):
     images = torch.arange(10, dtype=torch.uint8).view(10, 1, 1, 1).expand(10, 1, 8, 8).contiguous()
-    batches = list(
-        ResidentImages(images, torch.device("cpu")).stream([torch.tensor([3, 1]), torch.tensor([9])])
-    )
+    batches = list(kind(images, torch.device("cpu")).stream([torch.tensor([3, 1]), torch.tensor([9])]))
     assert [batch[:, 0, 0, 0].tolist() for batch in batches] == [[3, 1], [9]]
 
 
@@ -84,6 +84,26 @@ def test_only_the_set_that_streams_has_workers(photos):
     del begun
     assert len(multiprocessing.active_children()) == 1
     assert torch.equal(torch.cat(list(first.stream(plan))), images[:4])
+
+
+def test_images_are_the_same_ones_wherever_they_are_kept():
+    images = torch.randint(0, 256, (5, 3, 4, 4), dtype=torch.uint8)
+    host, resident = (kind(images, torch.device("cpu")) for kind in (HostImages, ResidentImages))
+    assert len(host) == 5
+    assert host.fingerprint() == resident.fingerprint()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_images_of_the_host_reach_the_gpu_whole():
+    images = torch.randint(0, 256, (20_000, 3, 8, 8), dtype=torch.uint8)
+    gpu, plan = torch.device("cuda"), epoch_plan(20_000, 512, 0)
+    busy = torch.randn(4096, 4096, device=gpu)
+    kept = []
+    for batch in HostImages(images, gpu).stream(plan):
+        busy = busy @ busy / 4096  # the GPU is slower than the host: buffers must not be used again too early
+        kept.append(batch)
+    assert torch.equal(torch.cat(kept).cpu(), images[torch.cat(list(plan))])
 
 
 @pytest.mark.gpu

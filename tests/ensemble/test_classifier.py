@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from pmal.config import EncoderConfig
-from pmal.ensemble.classifier import Classifier, ClassifierSpec
+from pmal.ensemble.classifier import Classifier, ClassifierSpec, in_half_precision
+from pmal.errors import UsageError
 
 
 def channels_last(tensor):
@@ -27,3 +28,23 @@ def test_no_layer_changes_the_layout_in_either_direction(encoder, channels):
     model(torch.randn(4, channels, 16, 16)).sum().backward()
     assert layouts
     assert all(right for _, right in layouts), [module for module, right in layouts if not right]
+
+
+def test_an_encoder_of_half_precision_gives_the_same_embedding_to_three_digits():
+    torch.manual_seed(0)
+    model = Classifier(ClassifierSpec(EncoderConfig("small"), ("a", "b"), 16, 3)).eval()
+    images = torch.randint(0, 256, (8, 3, 16, 16), dtype=torch.uint8)
+    with torch.no_grad():
+        z_BD, logits_BK = model.embed(images)
+        model.encoder.half()
+        half_BD, half_BK = model.embed(images)
+    assert half_BD.dtype == half_BK.dtype == torch.float32
+    assert not torch.equal(half_BD, z_BD)
+    torch.testing.assert_close(half_BD, z_BD, rtol=0, atol=4e-3 * float(z_BD.abs().max()))
+    torch.testing.assert_close(half_BK, logits_BK, rtol=0, atol=1e-2)
+
+
+def test_half_precision_is_for_a_gpu():
+    model = Classifier(ClassifierSpec(EncoderConfig("small"), ("a", "b"), 16, 3))
+    with pytest.raises(UsageError, match="slower on a CPU"):
+        in_half_precision(model)

@@ -1,5 +1,6 @@
 """Answers of a small untrained network: who decides, by what score, and what a threshold changes."""
 
+import copy
 import dataclasses
 import math
 
@@ -134,6 +135,19 @@ def test_without_threshold_or_score_it_says_what_to_do(network, model):
         OpenSetModel(network, NAMES, Rule("logit")).answer(pictures(3))
     with pytest.raises(UsageError, match="unknown score of this model 'distance'"):
         OpenSetModel(network, NAMES, Rule("distance", threshold=1.0)).answer(pictures(3))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_half_precision_decides_alike_on_a_gpu(model):
+    gpu = dataclasses.replace(model, classifier=copy.deepcopy(model.classifier).to("cuda"))
+    images, half = pictures(5000, 3), gpu.in_half_precision()
+    full, fast, cpu = gpu.answer(images), half.answer(images), model.answer(images)
+    assert full.z.device == fast.labels.device == CPU
+    torch.testing.assert_close(full.score, cpu.score, rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(fast.score, full.score, rtol=3e-2, atol=1e-3)
+    assert (fast.labels == full.labels).float().mean() > 0.98
+    assert next(gpu.classifier.encoder.parameters()).dtype == torch.float32
 
 
 def test_images_of_another_shape_are_refused(model):

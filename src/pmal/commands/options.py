@@ -29,6 +29,9 @@ DataRootOption = Annotated[str | None, typer.Option(help=RESOURCES_HELP["data_ro
 DeviceOption = Annotated[str, typer.Option(help=RESOURCES_HELP["device"])]
 WorkersOption = Annotated[int, typer.Option(min=0, help=RESOURCES_HELP["workers"])]
 MemoryOption = Annotated[float, typer.Option(min=0, help=RESOURCES_HELP["memory_limit"])]
+HalfOption = Annotated[
+    bool, typer.Option("--half", help="Compute in float16 on a GPU: faster, scores to about three digits.")
+]
 SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", help="Any other setting: section.field=value. May be repeated."),

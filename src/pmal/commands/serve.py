@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pmal.commands.options import DeviceOption, JsonOption, start_session
+from pmal.commands.options import DeviceOption, HalfOption, JsonOption, start_session
 from pmal.config import Resources
 from pmal.errors import UsageError
 
@@ -39,6 +39,7 @@ def serve(
         float, typer.Option(min=0, max=10_000, help="Milliseconds to wait for a batch to fill.")
     ] = 2,
     device: DeviceOption = "auto",
+    half: HalfOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Answer over HTTP, with a page to try the model on. SIGHUP reads the model anew, SIGTERM ends in order.
@@ -65,7 +66,7 @@ def serve(
     leave_a_core()
     give_memory_back()
     rule = {"score": score, "accept": accept, "per_class": per_class, "threshold": threshold}
-    load = model_loader(run, session.device, batch, **rule)  # type: ignore[arg-type]
+    load = model_loader(run, session.device, batch, half, **rule)  # type: ignore[arg-type]
     limits = Limits(int(max_body * 2**20), int(max_pixels * 1e6), max_images, queue)
     with bind(host, port) as listener:
         service = Service(load, limits, wait_seconds=batch_wait / 1e3, say=_say)

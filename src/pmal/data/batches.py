@@ -75,6 +75,24 @@ class ResidentImages:
         return self._fingerprint
 
 
+class HostImages:
+    """Images of the CPU's memory, each batch copied to the device while the one before it is worked on."""
+
+    def __init__(self, images: torch.Tensor, device: torch.device) -> None:
+        self.images, self.device = images, device
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def stream(self, plan: Plan) -> Iterator[torch.Tensor]:
+        on_gpu = self.device.type == "cuda"
+        chosen = (_chosen(self.images, positions, pinned=on_gpu) for positions in plan)
+        return uploaded(chosen, self.device) if on_gpu else chosen
+
+    def fingerprint(self) -> str:
+        return hashlib.sha256(self.images.contiguous().numpy().data).hexdigest()
+
+
 class ChosenImages:
     """Some of the images of a larger set."""
 
@@ -168,6 +186,11 @@ class StreamedImages:
             pin_memory=self.device.type == "cuda",
             generator=torch.Generator(),  # or else it draws from the one that trainings repeat by
         )
+
+
+def _chosen(images: torch.Tensor, positions: torch.Tensor, pinned: bool) -> torch.Tensor:
+    batch = torch.empty((len(positions), *images.shape[1:]), dtype=images.dtype, pin_memory=pinned)
+    return torch.index_select(images, 0, positions, out=batch)
 
 
 def uploaded(batches: Iterable[torch.Tensor], device: torch.device) -> Iterator[torch.Tensor]:

@@ -17,8 +17,11 @@ from pmal.data.parts import Part
 from pmal.ensemble.classifier import Classifier
 from pmal.ensemble.heads import LinearHead
 
-BATCH = {"cpu": 64, "cuda": 512}
+CPU = torch.device("cpu")
+CPU_BATCH = 64
 """Images at a time. On a CPU the maps of more do not stay in its cache: oscri is a fifth slower with 512."""
+GPU_BATCH, GPU_PIXELS = 2048, 2**24
+"""Images at a time and pixels of a channel, at most: enough to fill the device, and maps of a few GB."""
 
 
 @dataclass(frozen=True)
@@ -48,27 +51,35 @@ def embed_images(
     batch_size: int | None = None,
     advance: Advance | None = None,
     ranks: Ranks = ALONE,
+    to: torch.device = CPU,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """z_ND and logits_NK in float32 on the CPU.
+    """z_ND and logits_NK in float32, on the CPU where nothing else is asked for.
 
     Full precision on every device: scores are compared by rank, and fewer bits would make ties of them.
     Several processes share the batches, which stay the same ones, and each gets all that came out.
     """
     model.eval()
-    plan = sequential_plan(len(images), batch_size or BATCH[model.mean.device.type])
+    plan = sequential_plan(len(images), batch_size or batch_for(model))
     shares = [plan[share] for share in ranks.shares(len(plan))]
     own, classes = shares[ranks.rank], len(model.spec.class_names)
-    outputs = [(torch.empty(0, model.num_features), torch.empty(0, classes))]
+    outputs = [(torch.empty(0, model.num_features, device=to), torch.empty(0, classes, device=to))]
     report = ranks.for_all(advance) if advance else None
     with convolutions(tf32=False):
         for batch in images.stream(own) if own else ():
             z_BD, logits_BK = model.embed(batch)
-            outputs.append((z_BD.float().cpu(), logits_BK.float().cpu()))
+            outputs.append((z_BD.float().to(to), logits_BK.float().to(to)))
             if report:
                 report(len(batch))
     counts = [sum(map(len, share)) for share in shares]
     z_ND, logits_NK = (torch.cat(tensors) for tensors in zip(*outputs, strict=True))
     return ranks.gather_rows(z_ND, counts), ranks.gather_rows(logits_NK, counts)
+
+
+def batch_for(model: Classifier) -> int:
+    """Images that go through the network at a time."""
+    if model.mean.device.type == "cpu":
+        return CPU_BATCH
+    return max(1, min(GPU_BATCH, GPU_PIXELS // model.spec.image_size**2))
 
 
 def embed_training_set(

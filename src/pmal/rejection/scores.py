@@ -287,8 +287,9 @@ def class_distances(z_BD: torch.Tensor, reference: Reference) -> torch.Tensor:
     """Distance of every embedding to every class's prototypes, float64 (B, K)."""
     measure, prototypes_KTD = DISTANCES[reference.distance], reference.prototypes_KTD.to(z_BD.device).double()
     mask_KT = reference.mask_KT.to(z_BD.device)
-    # In blocks: the attended sets of all images at once would not fit into memory.
-    rows = max(1, min(_BLOCK_IMAGES, _BLOCK_NUMBERS // (len(mask_KT) * z_BD.shape[1])))
+    # In blocks: the attended sets of all images at once would not fit into memory, or into a CPU's cache.
+    rows = max(1, _BLOCK_NUMBERS // (len(mask_KT) * z_BD.shape[1]))
+    rows = min(rows, _BLOCK_IMAGES) if z_BD.device.type == "cpu" else rows
     return torch.cat(
         [measure(block_BD.double(), prototypes_KTD, mask_KT) for block_BD in torch.split(z_BD, rows)]
     )

@@ -58,7 +58,7 @@ def save_model(folder: Path, model: OpenSetModel) -> None:
         write_json(new / SUMS, {name: sha256(new / name) for name in (RECORD, *tensors)})
 
 
-def load_model(folder: Path, device: torch.device) -> OpenSetModel:
+def load_model(folder: Path, device: torch.device, half: bool = False) -> OpenSetModel:
     """The model of a bundle, ready for use. What is missing, damaged, foreign or newer is refused by name."""
     sums = read_sums(folder)
     _, record = _read_record(folder, sums)
@@ -69,7 +69,7 @@ def load_model(folder: Path, device: torch.device) -> OpenSetModel:
     tensors = {name: _read_tensors(folder, name, sums) for name in names}
     model = assemble(record, tensors, folder)
     model.classifier.to(device)
-    return model
+    return model.in_half_precision() if half else model
 
 
 def describe_model(folder: Path) -> dict[str, Any]:

@@ -127,6 +127,7 @@ def model_loader(
     run: Path,
     device: torch.device,
     batch: int = 0,
+    half: bool = False,
     *,
     score: str | None = None,
     accept: float | None = None,
@@ -138,7 +139,7 @@ def model_loader(
     def load() -> ServedModel:
         folder = find_model(run)
         fingerprint = str(describe_model(folder)["fingerprint"])
-        model = load_model(folder, device)
+        model = load_model(folder, device, half)
         if describe_model(folder)["fingerprint"] != fingerprint:
             raise DataError(f"{folder}: another model was saved while this one was read: load it again")
         check_takes_images(model)

@@ -61,7 +61,7 @@ GPU = Sizes(
     plan=Plan(),
     mining=tuple((50_000, k) for k in MINING_CLASSES),
     mining_repeats=5,
-    prediction=PredictionPlan(images=32_768, calls=300, repeats=3, seconds=0.5),
+    prediction=PredictionPlan(images=262_144, calls=300, repeats=3, seconds=0.5),
 )
 GPU_QUICK = Sizes(
     cases=(Case("oscri", 32, 128, steps=100), Case("wide_resnet", 32, 128, steps=20)),
@@ -168,7 +168,7 @@ def _mining(n: int, k: int, repeats: int, limits: Limits, watch: Stopwatch, sess
 def _prediction(
     case: Case, plan: PredictionPlan, limits: Limits, watch: Stopwatch, session: Session
 ) -> Found:
-    return {"prediction": [measure_prediction(case, plan, limits, watch, session)]}
+    return {"prediction": measure_prediction(case, plan, limits, watch, session)}
 
 
 def _threads(sizes: Sizes, watch: Stopwatch, session: Session) -> Found:

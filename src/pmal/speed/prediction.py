@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from pmal._runtime.session import Session
-from pmal.data.batches import ResidentImages
+from pmal.data.batches import HostImages
 from pmal.ensemble.embeddings import embed_images
 from pmal.optimization.learner import embed_prototypes
 from pmal.optimization.training import PrototypeTrainingSet
@@ -37,6 +37,8 @@ class PredictionPlan:
     """With one image, at most."""
     repeats: int
     """With many."""
+    reference_images: int = 16_384
+    """Of the reference loop at a time, at most: it is slower."""
     seconds: float = 1.0
     """Of all calls with one image, and of one with many, about: slow networks are asked less."""
     bank: int = 20_000
@@ -61,26 +63,49 @@ def finished_model(case: Case, bank: int, device: torch.device) -> OpenSetModel:
 
 def measure_prediction(
     case: Case, plan: PredictionPlan, limits: Limits, watch: Stopwatch, session: Session
+) -> list[dict[str, Any]]:
+    """A row per precision of the network: on a GPU there are two."""
+    model = finished_model(case, plan.bank, session.device)
+    models = {"float32": model}
+    if session.device.type == "cuda":
+        models["float16"] = model.in_half_precision()
+    return [
+        _measure(case, one, precision, plan, limits, watch, session) for precision, one in models.items()
+    ]
+
+
+def _measure(
+    case: Case,
+    model: OpenSetModel,
+    precision: str,
+    plan: PredictionPlan,
+    limits: Limits,
+    watch: Stopwatch,
+    session: Session,
 ) -> dict[str, Any]:
     """One row. `network` is the share of the network alone, without the scores of its embeddings."""
-    device, model = session.device, finished_model(case, plan.bank, session.device)
     pictures = case.pictures()
     pixels = torch.from_numpy(pictures).permute(0, 3, 1, 2).contiguous()
     one, batch = pixels[:1], pixels[: case.batch_size]
     seconds = [min(watch.seconds(partial(model.answer, x)) for _ in range(FEWEST)) for x in (one, batch)]
     plan = plan.fitted(seconds[0], seconds[1] / len(batch))
-    loop = ReferenceLoop(case.spec, pictures, [0] * plan.images, case.batch_size, device)
+    compared = min(plan.images, plan.reference_images)
+    loop = ReferenceLoop(case.spec, pictures, [0] * compared, case.batch_size, session.device)
     ones = _works(model, one, loop.answerer())
     many = _works(model, pixels[torch.arange(plan.images) % len(pixels)], loop.tester())
     warmup = max(FEWEST, plan.calls // 5)
     total = len(ones) * (plan.calls + warmup) + len(many) * (plan.repeats + 1)
-    with session.display.stage(f"prediction {case.encoder}", total, "calls") as advance:
+    with session.display.stage(f"prediction {case.encoder} {precision}", total, "calls") as advance:
         single = in_turns(ones, watch, warmup=warmup, repeats=plan.calls, advance=advance)
         batched = in_turns(many, watch, warmup=1, repeats=plan.repeats, advance=advance)
-    flops = network_cost(model.classifier).forward_flops
-    speed = {name: plan.images / statistics.median(taken) for name, taken in batched.items()}
+    flops = network_cost(case.network(torch.device("cpu"))).forward_flops
+    images = {"model": plan.images, "network": plan.images, "reference": compared}
+    speed = {name: images[name] / statistics.median(taken) for name, taken in batched.items()}
+    # Matrix products of float16 and bfloat16 have the same rate.
+    peak = limits.flops["float32" if precision == "float32" else "bfloat16"]
     return {
         **{name: value for name, value in case.describe().items() if name != "batch_size"},
+        "precision": precision,
         "bank": plan.bank,
         "calls": plan.calls,
         "images": plan.images,
@@ -94,13 +119,13 @@ def measure_prediction(
         "ratio": speed["model"] / speed["reference"],
         "latency_ratio": statistics.median(single["reference"]) / statistics.median(single["model"]),
         "gflops_per_image": flops / 1e9,
-        "share_of_peak": flops * speed["model"] / limits.flops["float32"],
+        "share_of_peak": flops * speed["model"] / peak,
     }
 
 
 def _works(model: OpenSetModel, images: torch.Tensor, reference: Work) -> dict[str, Work]:
     def network() -> None:
-        embed_images(model.classifier, ResidentImages(images, model.classifier.mean.device))
+        embed_images(model.classifier, HostImages(images, model.classifier.mean.device))
 
     return {"model": partial(model.answer, images), "network": network, "reference": reference}
 

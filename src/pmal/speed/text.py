@@ -88,6 +88,7 @@ TABLES: Mapping[str, Sequence[Column]] = {
     ],
     "prediction: Prediction: milliseconds for one image, median / 99 %, and images/s": [
         ("encoder", _network),
+        ("precision", lambda row: str(row["precision"])),
         ("ms", _milliseconds("")),
         ("network alone", _milliseconds("network_")),
         ("reference", _milliseconds("reference_")),
