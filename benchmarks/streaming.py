@@ -278,7 +278,9 @@ def train_epochs(
     long = mock.patch.object(training, "COMPILE_STEPS", 0)
     with tempfile.TemporaryDirectory() as folder, long:
         _, objective = make_learner(model, config, flip=True, seed=0)
-        training.train("net", model, objective, data, config.training, seed=0, folder=Path(folder), session=session)
+        training.train(
+            "net", model, objective, data, config.training, seed=0, folder=Path(folder), session=session
+        )
     seconds, waited = images.waited()
     gib = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else 0.0
     steps = len(images.epochs[-1]) - 1

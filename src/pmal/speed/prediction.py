@@ -69,9 +69,7 @@ def measure_prediction(
     models = {"float32": model}
     if session.device.type == "cuda":
         models["float16"] = model.in_half_precision()
-    return [
-        _measure(case, one, precision, plan, limits, watch, session) for precision, one in models.items()
-    ]
+    return [_measure(case, one, precision, plan, limits, watch, session) for precision, one in models.items()]
 
 
 def _measure(
