@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -27,8 +28,8 @@ def test_dry_run_run_and_table(tmp_path, call):
     assert "cell 2 of 2" in error
     code, shown, _ = call(*words, "--seeds", "0-2", "--dry-run")
     assert shown.count("in the ledger") == 2
-    assert "1 training, 0 s" in shown
-    assert "1 of 3 cells to compute: 0 s of training" in shown
+    [seconds] = re.findall(r"1 training, (\d+) s\n", shown)  # more than 0 on a busy machine
+    assert f"1 of 3 cells to compute: {seconds} s of training" in shown
     code, shown, _ = call(*words, "--json")
     assert json.loads(shown) == {"cells": 2, "in the ledger": 2, "failed": 0, "computed": 0}
     code, shown, _ = call("benchmark", "table", "--out", tmp_path / "out")

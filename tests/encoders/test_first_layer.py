@@ -46,7 +46,7 @@ def test_weights_keep_their_names_and_first_values():
 @pytest.mark.parametrize(("precision", "padded"), [(torch.bfloat16, True), (torch.float16, False)])
 def test_it_pays_in_bfloat16_alone(monkeypatch, precision, padded):
     class OnGpu:
-        is_cuda = True
+        is_cuda, dtype = True, torch.float32
 
     monkeypatch.setattr(first_layer, "PAD_CHANNELS", True)
     assert not first_layer.pays(OnGpu())

@@ -13,7 +13,7 @@ from pmal.data.decode import encode_png
 from pmal.serving.service import create_app
 from pmal.serving.service_batching import batch_size
 from pmal.serving.service_core import Service
-from pmal.serving.service_model import ServedModel, with_double_prototypes
+from pmal.serving.service_model import ServedModel
 from pmal.serving.service_server import make_server
 from tests.serving.tiny_model import make_model, pictures_of
 
@@ -21,7 +21,6 @@ Reply = namedtuple("Reply", ["status", "headers", "body"])
 
 
 def serve_model(model, name="tiny", fingerprint="f" * 64, batch=0, kind=ServedModel):
-    model = with_double_prototypes(model)
     return kind(model, name, fingerprint, batch_size(model, batch))
 
 

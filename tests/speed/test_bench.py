@@ -388,9 +388,10 @@ def test_kernels_by_kind_and_what_no_kernel_covers():
     assert found["top"][0]["name"] == "sm90_xmma_fprop_implicit_gemm_bf16"
 
 
-def test_a_step_on_the_cpu_is_mostly_convolutions():
+def test_the_parts_of_a_step_on_the_cpu():
     case = Case("oscri", 32, 8, steps=1)
     found = speed_profile.profile_step(case, "pmal", "auto", open_session(Resources(device="cpu")))
-    assert max(found["kinds"], key=found["kinds"].get) == "convolution"
+    assert {"convolution", "batch norm", "optimizer"} <= set(found["kinds"])
+    assert found["idle"] < 0.5
     assert 0 <= found["idle"] < 0.01
     assert sum(found["kinds"].values()) == pytest.approx(1.0)

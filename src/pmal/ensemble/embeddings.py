@@ -1,7 +1,7 @@
 """Embeddings and logits of a whole set, without augmentation."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from pmal.data.batches import ImageBatches, sequential_plan
 from pmal.data.parts import Part
 from pmal.ensemble.classifier import Classifier
 from pmal.ensemble.heads import LinearHead
+from pmal.ensemble.replay import Embedded
 
 CPU = torch.device("cpu")
 CPU_BATCH = 64
@@ -52,13 +53,16 @@ def embed_images(
     advance: Advance | None = None,
     ranks: Ranks = ALONE,
     to: torch.device = CPU,
+    embed: Callable[[torch.Tensor], Embedded] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """z_ND and logits_NK in float32, on the CPU where nothing else is asked for.
 
     Full precision on every device: scores are compared by rank, and fewer bits would make ties of them.
     Several processes share the batches, which stay the same ones, and each gets all that came out.
+    embed: another way to compute what the network does.
     """
     model.eval()
+    embed = embed or model.embed
     plan = sequential_plan(len(images), batch_size or batch_for(model))
     shares = [plan[share] for share in ranks.shares(len(plan))]
     own, classes = shares[ranks.rank], len(model.spec.class_names)
@@ -66,7 +70,7 @@ def embed_images(
     report = ranks.for_all(advance) if advance else None
     with convolutions(tf32=False):
         for batch in images.stream(own) if own else ():
-            z_BD, logits_BK = model.embed(batch)
+            z_BD, logits_BK = embed(batch)
             outputs.append((z_BD.float().to(to), logits_BK.float().to(to)))
             if report:
                 report(len(batch))

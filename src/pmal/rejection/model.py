@@ -4,6 +4,7 @@ B images, K classes (the network's K0 and those added since), T prototypes of th
 D channels, P prototypes in all.
 """
 
+import functools
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
@@ -14,6 +15,7 @@ from pmal._runtime.progress import Advance
 from pmal.data.batches import HostImages, ImageBatches, ResidentImages
 from pmal.ensemble.classifier import Classifier, in_half_precision
 from pmal.ensemble.embeddings import batch_for, embed_images
+from pmal.ensemble.replay import ReplayedEmbedding
 from pmal.errors import DataError, UsageError, unknown_name
 from pmal.optimization.distances import attention_weights
 from pmal.rejection.calibration import Calibration
@@ -57,7 +59,7 @@ class Answers:
     probabilities: Tensor
     """Softmax over the network's own classes (B, K0)."""
     z: Tensor
-    """Embeddings (B, D)."""
+    """Embeddings (B, D), on the device of the network; all else is on the CPU."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,12 +98,18 @@ class OpenSetModel:
 
     def answer(self, images: Tensor | ImageBatches, advance: Advance | None = None) -> Answers:
         """Classes and scores of uint8 images (B, C, H, W) of the model's size and channels."""
+        return self.answer_embedded(*self.embed(images, advance))
+
+    def embed(self, images: Tensor | ImageBatches, advance: Advance | None = None) -> tuple[Tensor, Tensor]:
+        """Embeddings and logits of images, on the device of the network."""
         device = self.classifier.mean.device
         if isinstance(images, Tensor):
             self._check_images(images)
             few = images.device == device or len(images) <= batch_for(self.classifier)
             images = ResidentImages(images, device) if few else HostImages(images, device)
-        return self.answer_embedded(*embed_images(self.classifier, images, advance=advance, to=device))
+        return embed_images(
+            self.classifier, images, advance=advance, to=device, embed=self._replayed_embedding
+        )
 
     def in_half_precision(self) -> "OpenSetModel":
         """The same, several times faster on a GPU; scores keep about three digits, thresholds stay."""
@@ -109,12 +117,13 @@ class OpenSetModel:
 
     def answer_embedded(self, z_BD: Tensor, logits_BK: Tensor) -> Answers:
         """The same, of embeddings and logits."""
-        logits_BK = logits_BK.cpu()
-        name, nearest_B = self.deciding_score(), self.nearest_class(z_BD, logits_BK)
+        # On the device of the network, where the many prototypes and neighbors of many classes take no time.
+        z_BD, logits_BK = (x.to(self.classifier.mean.device) for x in (z_BD, logits_BK))
+        name, nearest_B = self.deciding_score(), self.nearest_class(z_BD, logits_BK).cpu()
         score_B, limits = self._scores(z_BD, logits_BK, (name,))[name], self.limits()
         labels_B = torch.from_numpy(decide(nearest_B, score_B, limits.numpy()))
-        probabilities_BK = logits_BK.double().softmax(dim=1)
-        return Answers(labels_B, nearest_B, score_B, limits[nearest_B], probabilities_BK, z_BD.cpu())
+        probabilities_BK = logits_BK.double().softmax(dim=1).cpu()
+        return Answers(labels_B, nearest_B, score_B, limits[nearest_B], probabilities_BK, z_BD)
 
     @torch.no_grad()
     def logits(self, z_BD: Tensor) -> Tensor:
@@ -128,9 +137,10 @@ class OpenSetModel:
         So an added class takes images from the others, but never moves one between them.
         """
         own_B = logits_BK.argmax(dim=1)
-        if not self.added or self.reference is None:
+        if not self.added or self._reference is None:
             return own_B
-        nearest_B = class_distances(z_BD.to(self.classifier.mean.device), self.reference).argmin(dim=1).cpu()
+        z_BD = z_BD.to(self.classifier.mean.device)
+        nearest_B = class_distances(z_BD, self._reference).argmin(dim=1).to(own_B.device)
         return nearest_B.where(nearest_B >= logits_BK.shape[1], own_B)
 
     def deciding_score(self) -> str:
@@ -174,24 +184,32 @@ class OpenSetModel:
 
     def attention(self, z_BD: Tensor, classes_B: Tensor) -> Tensor:
         """The share of each prototype in its class's answer, for one class per image: (B, T)."""
-        if self.reference is None:
+        if self._reference is None:
             raise UsageError("this model has no prototypes: fit one with method pmal to see them")
-        prototypes_KTD, mask_KT = self.reference.prototypes_KTD.double(), self.reference.mask_KT
-        weights_BT = torch.zeros(len(z_BD), mask_KT.shape[1], dtype=torch.float64)
+        prototypes_KTD, mask_KT = self._reference.prototypes_KTD, self._reference.mask_KT
+        z_BD, classes_B = z_BD.to(mask_KT.device).double(), classes_B.to(mask_KT.device)
+        weights_BT = z_BD.new_zeros(len(z_BD), mask_KT.shape[1])
         for k in sorted(set(classes_B.tolist())):
             asked = classes_B == k
             one = slice(k, k + 1)
-            found_B1T = attention_weights(z_BD[asked].double(), prototypes_KTD[one], mask_KT[one])
+            found_B1T = attention_weights(z_BD[asked], prototypes_KTD[one], mask_KT[one])
             weights_BT[asked] = found_B1T[:, 0]
-        return weights_BT
+        return weights_BT.cpu()
 
     def _scores(self, z_BD: Tensor, logits_BK: Tensor, names: Collection[str]) -> dict[str, Tensor]:
         scale = self.calibration.scale if self.calibration else None
-        # On the device of the network, where the many prototypes and neighbors of many classes take no time.
-        device = self.classifier.mean.device
-        head = self.classifier.head
-        found = unknown_scores(z_BD.to(device), logits_BK.to(device), self.reference, scale, names, head)
+        device, head = self.classifier.mean.device, self.classifier.head
+        found = unknown_scores(z_BD.to(device), logits_BK.to(device), self._reference, scale, names, head)
         return {name: score_B.cpu() for name, score_B in found.items()}
+
+    @functools.cached_property
+    def _reference(self) -> Reference | None:
+        """Where it is needed, and its prototypes in the precision that distances are computed in."""
+        return self.reference.ready(self.classifier.mean.device) if self.reference else None
+
+    @functools.cached_property
+    def _replayed_embedding(self) -> ReplayedEmbedding:
+        return ReplayedEmbedding(self.classifier)
 
     def _check_images(self, images: Tensor) -> None:
         spec = self.classifier.spec

@@ -251,6 +251,11 @@ class Reference:
     distance: str
     training_ND: torch.Tensor
 
+    def ready(self, device: torch.device) -> "Reference":
+        """The same on a device, with prototypes in float64, so that no use need copy or convert them."""
+        table_KTD, training_ND = self.prototypes_KTD.to(device).double(), self.training_ND.to(device)
+        return Reference(table_KTD, self.mask_KT.to(device), self.distance, training_ND)
+
 
 def unknown_scores(
     z_BD: torch.Tensor,

@@ -120,8 +120,9 @@ def _compare(
 ) -> tuple[float, int]:
     """The largest difference of a score, in spreads, and how many images at the threshold differ."""
     score_N, limit_N = expected.score.numpy(), expected.limits.numpy()
-    length_N1 = np.linalg.norm(expected.z, axis=1, keepdims=True)
-    if not (np.abs(found["embedding"] - expected.z.numpy()) <= EMBEDDING * length_N1).all():
+    z_ND = expected.z.cpu().numpy()
+    length_N1 = np.linalg.norm(z_ND, axis=1, keepdims=True)
+    if not (np.abs(found["embedding"] - z_ND) <= EMBEDDING * length_N1).all():
         raise _refusal("embeddings differ", where)
     with np.errstate(invalid="ignore"):
         difference_N = np.where(found["score"] == score_N, 0.0, np.abs(found["score"] - score_N)) / spread

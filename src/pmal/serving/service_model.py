@@ -3,7 +3,7 @@
 import functools
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -144,20 +144,12 @@ def model_loader(
             raise DataError(f"{folder}: another model was saved while this one was read: load it again")
         check_takes_images(model)
         rule = {"score": score, "accept": accept, "per_class": per_class, "threshold": threshold}
-        model = with_double_prototypes(with_rule(model, **rule))  # type: ignore[arg-type]
+        model = with_rule(model, **rule)  # type: ignore[arg-type]
         served = ServedModel(model, unicode_name(run.resolve().name), fingerprint, batch_size(model, batch))
         _ = served.about  # now, and not while somebody waits
         return served
 
     return load
-
-
-def with_double_prototypes(model: OpenSetModel) -> OpenSetModel:
-    """The same answers: every use converts the prototypes to float64, and here each image is a use."""
-    if model.reference is None:
-        return model
-    table_KTD = model.reference.prototypes_KTD.double()
-    return replace(model, reference=replace(model.reference, prototypes_KTD=table_KTD))
 
 
 def _acceptance(model: OpenSetModel) -> dict[str, Any] | None:

@@ -13,8 +13,6 @@ from typing import Any
 import torch
 
 from pmal._runtime.session import Session
-from pmal.data.batches import HostImages
-from pmal.ensemble.embeddings import embed_images
 from pmal.optimization.learner import embed_prototypes
 from pmal.optimization.training import PrototypeTrainingSet
 from pmal.rejection.model import OpenSetModel, Rule
@@ -122,10 +120,11 @@ def _measure(
 
 
 def _works(model: OpenSetModel, images: torch.Tensor, reference: Work) -> dict[str, Work]:
-    def network() -> None:
-        embed_images(model.classifier, HostImages(images, model.classifier.mean.device))
-
-    return {"model": partial(model.answer, images), "network": network, "reference": reference}
+    return {
+        "model": partial(model.answer, images),
+        "network": partial(model.embed, images),
+        "reference": reference,
+    }
 
 
 def _latency(prefix: str, seconds: Sequence[float]) -> dict[str, float]:

@@ -1,0 +1,93 @@
+"""A replayed network gives what the network itself does."""
+
+import threading
+
+import pytest
+import torch
+
+from pmal.config import EncoderConfig
+from pmal.ensemble import replay
+from pmal.ensemble.classifier import Classifier, ClassifierSpec, in_half_precision
+from pmal.ensemble.replay import ReplayedEmbedding
+
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+
+
+def network(device="cpu", seed=0):
+    torch.manual_seed(seed)
+    spec = ClassifierSpec(EncoderConfig("oscri"), ("a", "b", "c"), 16, 3)
+    return Classifier(spec).use_channels_last().eval().to(device)
+
+
+def pictures(count, seed=0, device="cpu"):
+    random = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, (count, 3, 16, 16), dtype=torch.uint8, generator=random).to(device)
+
+
+@torch.no_grad()
+def test_on_a_cpu_it_is_the_network():
+    model = network()
+    replayed = ReplayedEmbedding(model)
+    for seed in range(3):
+        for found, expected in zip(replayed(pictures(4, seed)), model.embed(pictures(4, seed)), strict=True):
+            assert torch.equal(found, expected)
+
+
+@pytest.mark.gpu
+@gpu
+@torch.no_grad()
+@pytest.mark.parametrize("half", [False, True])
+def test_on_a_gpu_every_batch_is_that_of_the_network(half):
+    model = in_half_precision(network("cuda")) if half else network("cuda")
+    replayed = ReplayedEmbedding(model)
+    kept = []
+    for seed in range(4):
+        for count in (1, 8):
+            images = pictures(count, seed, "cuda")
+            kept.append((replayed(images), model.embed(images)))
+    assert sum(one is not None for one in replayed._captured.values()) == 2
+    for found, expected in kept:  # at the end: what came out is not overwritten by what comes later
+        for a, b in zip(found, expected, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-2 if half else 1e-5, atol=1e-2 if half else 1e-5)
+
+
+@pytest.mark.gpu
+@gpu
+@torch.no_grad()
+def test_weights_that_moved_are_captured_anew_and_few_shapes_are_kept():
+    model = network("cuda")
+    replayed = ReplayedEmbedding(model)
+    images = pictures(4, device="cuda")
+    for _ in range(3):
+        replayed(images)
+    model.load_state_dict(network(seed=1).state_dict())  # in place: the graph sees it
+    torch.testing.assert_close(replayed(images)[0], model.embed(images)[0])
+    model.cpu().cuda()
+    torch.testing.assert_close(replayed(images)[0], model.embed(images)[0])
+    for count in range(1, 10):
+        for _ in range(2):
+            replayed(pictures(count, device="cuda"))
+    assert len(replayed._captured) == replay.MOST_SHAPES
+
+
+@pytest.mark.gpu
+@gpu
+@torch.no_grad()
+def test_threads_do_not_mix_their_images():
+    model = network("cuda")
+    replayed, wrong = ReplayedEmbedding(model), []
+    expected = {seed: model.embed(pictures(4, seed, "cuda"))[0] for seed in range(4)}
+
+    def ask(seed):
+        with torch.no_grad():
+            for _ in range(100):
+                z_BD, _ = replayed(pictures(4, seed, "cuda"))
+                if not torch.allclose(z_BD, expected[seed], rtol=1e-4, atol=1e-5):
+                    wrong.append(seed)
+
+    threads = [threading.Thread(target=ask, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
