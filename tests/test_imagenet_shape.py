@@ -37,11 +37,12 @@ def config(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def runs(config, tmp_path_factory):
-    """Streamed, and in memory."""
+    """Streamed, streamed and kept decoded, and in memory."""
     found = {}
-    for name, limit in (("streamed", 0.0), ("resident", 8.0)):
+    for name, limit in (("streamed", 0.0), ("kept", 0.0), ("resident", 8.0)):
         out = tmp_path_factory.mktemp("runs") / name
-        resources = Resources(device="cpu", memory_limit=limit, workers=1)
+        cache = str(tmp_path_factory.mktemp("cache")) if name == "kept" else None
+        resources = Resources(device="cpu", memory_limit=limit, workers=1, cache=cache)
         found[name] = out, pipeline.fit(config, out, open_session(resources))
     return found
 
@@ -57,8 +58,9 @@ def test_no_class_of_the_tail_is_left_without_training_images(config):
     assert (learned >= 0.8 * counts).all()
 
 
-def test_streamed_and_resident_end_with_the_same_model(runs):
-    (streamed, metrics), (resident, expected) = runs["streamed"], runs["resident"]
+@pytest.mark.parametrize("kind", ["streamed", "kept"])
+def test_streamed_and_resident_end_with_the_same_model(runs, kind):
+    (streamed, metrics), (resident, expected) = runs[kind], runs["resident"]
     assert metrics == expected
     first, second = (PrototypeSet.load(out / "prototypes") for out in (streamed, resident))
     assert torch.equal(first.ids, second.ids)

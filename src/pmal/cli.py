@@ -97,6 +97,7 @@ def fit(
     checkpoint_seconds: Annotated[
         float, typer.Option(min=0, help=RESOURCES_HELP["checkpoint_seconds"])
     ] = Resources.checkpoint_seconds,
+    cache: Annotated[str | None, typer.Option(metavar="FOLDER", help=RESOURCES_HELP["cache"])] = None,
     with_report: Annotated[
         bool, typer.Option("--report/--no-report", help="Write RUN/report.html at the end.")
     ] = True,
@@ -116,7 +117,7 @@ def fit(
     }
     config = _configure(recipe, named, assignments or [])
     out = out or Path("runs") / _run_name(config)
-    resources = Resources(device, data_root, workers, memory_limit, checkpoint_seconds)
+    resources = Resources(device, data_root, workers, memory_limit, checkpoint_seconds, cache)
     session = start_shared_session(resources, as_json)
 
     from pmal import pipeline

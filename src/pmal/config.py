@@ -128,6 +128,8 @@ class Resources:
     """GiB of decoded images up to which a set is held on the device; larger ones are streamed."""
     checkpoint_seconds: float = 30.0
     """Seconds between two checkpoints of a training: what is lost at most when the machine dies."""
+    cache: str | None = None
+    """Folder on a fast disk in which a streamed training set is kept decoded until the command ends."""
 
 
 @dataclass(frozen=True)

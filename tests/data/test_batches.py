@@ -1,4 +1,6 @@
+import errno
 import multiprocessing
+import os
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from pmal.data.batches import (
     sequential_plan,
 )
 from pmal.data.decode import encode_png
+from pmal.data.decoded import DecodedImages
 from pmal.data.loading import SampleDataset, load_images
 from pmal.data.sources.folder import open_folder
 from pmal.errors import DataError
@@ -32,6 +35,10 @@ def test_an_epoch_has_full_batches_of_different_samples(count, batch_size, seed)
 
 def test_orders_differ_by_seed():
     assert not torch.equal(torch.cat(epoch_plan(100, 10, 0)), torch.cat(epoch_plan(100, 10, 1)))
+
+
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, gpu])]
 
 
 @given(st.integers(1, 100), st.integers(1, 40))
@@ -138,6 +145,35 @@ def test_streamed_images_are_the_resident_ones_epoch_after_epoch_and_errors_are_
     ):
         list(streamed.stream(sequential_plan(12, 4)))
     assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_set_kept_decoded_is_decoded_once(photos, tmp_path, device):
+    streamed = StreamedImages(SampleDataset(photos, 8, 3), torch.device(device), workers=1)
+    decoded = DecodedImages(streamed, tmp_path)
+    images = load_images(photos, size=8, channels=3).images
+    asked = []
+    read = streamed.decoded
+    streamed.decoded = lambda plan: asked.extend(torch.cat(list(plan)).tolist() if plan else []) or read(plan)
+    plans = [epoch_plan(12, 5, 0), sequential_plan(12, 4), epoch_plan(12, 5, 1)]
+    for plan in plans:
+        for positions, batch in zip(plan, decoded.stream(plan), strict=True):
+            assert torch.equal(batch.cpu(), images[positions])
+    assert sorted(asked) == list(range(12))
+    assert decoded.fingerprint() == streamed.fingerprint()
+    assert not any(entry.is_file() for entry in tmp_path.iterdir())  # nothing with a name
+
+
+def test_no_room_for_decoded_images_is_said_before_any_work(photos, tmp_path, monkeypatch):
+    def full(descriptor, begin, size):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    streamed = StreamedImages(SampleDataset(photos, 8, 3), torch.device("cpu"), workers=1)
+    with pytest.raises(DataError, match=r"no room for 0\.0 GB .*No space left"):
+        DecodedImages(streamed, tmp_path)
+    with pytest.raises(DataError, match="No such file"):
+        DecodedImages(streamed, tmp_path / "missing")
 
 
 def test_some_images_of_a_larger_set():

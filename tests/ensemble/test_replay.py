@@ -8,7 +8,7 @@ import torch
 from pmal.config import EncoderConfig
 from pmal.ensemble import replay
 from pmal.ensemble.classifier import Classifier, ClassifierSpec, in_half_precision
-from pmal.ensemble.replay import ReplayedEmbedding
+from pmal.ensemble.replay import Replayed
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 
@@ -27,7 +27,7 @@ def pictures(count, seed=0, device="cpu"):
 @torch.no_grad()
 def test_on_a_cpu_it_is_the_network():
     model = network()
-    replayed = ReplayedEmbedding(model)
+    replayed = Replayed(model.embed, model)
     for seed in range(3):
         for found, expected in zip(replayed(pictures(4, seed)), model.embed(pictures(4, seed)), strict=True):
             assert torch.equal(found, expected)
@@ -39,7 +39,7 @@ def test_on_a_cpu_it_is_the_network():
 @pytest.mark.parametrize("half", [False, True])
 def test_on_a_gpu_every_batch_is_that_of_the_network(half):
     model = in_half_precision(network("cuda")) if half else network("cuda")
-    replayed = ReplayedEmbedding(model)
+    replayed = Replayed(model.embed, model)
     kept = []
     for seed in range(4):
         for count in (1, 8):
@@ -56,7 +56,7 @@ def test_on_a_gpu_every_batch_is_that_of_the_network(half):
 @torch.no_grad()
 def test_weights_that_moved_are_captured_anew_and_few_shapes_are_kept():
     model = network("cuda")
-    replayed = ReplayedEmbedding(model)
+    replayed = Replayed(model.embed, model)
     images = pictures(4, device="cuda")
     for _ in range(3):
         replayed(images)
@@ -75,7 +75,7 @@ def test_weights_that_moved_are_captured_anew_and_few_shapes_are_kept():
 @torch.no_grad()
 def test_threads_do_not_mix_their_images():
     model = network("cuda")
-    replayed, wrong = ReplayedEmbedding(model), []
+    replayed, wrong = Replayed(model.embed, model), []
     expected = {seed: model.embed(pictures(4, seed, "cuda"))[0] for seed in range(4)}
 
     def ask(seed):

@@ -143,7 +143,7 @@ def test_half_precision_decides_alike_on_a_gpu(model):
     gpu = dataclasses.replace(model, classifier=copy.deepcopy(model.classifier).to("cuda"))
     images, half = pictures(5000, 3), gpu.in_half_precision()
     full, fast, cpu = gpu.answer(images), half.answer(images), model.answer(images)
-    assert full.z.device == fast.labels.device == CPU
+    assert full.score.device == fast.labels.device == CPU
     torch.testing.assert_close(full.score, cpu.score, rtol=1e-3, atol=1e-5)
     torch.testing.assert_close(fast.score, full.score, rtol=3e-2, atol=1e-3)
     assert (fast.labels == full.labels).float().mean() > 0.98

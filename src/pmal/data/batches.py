@@ -86,7 +86,7 @@ class HostImages:
 
     def stream(self, plan: Plan) -> Iterator[torch.Tensor]:
         on_gpu = self.device.type == "cuda"
-        chosen = (_chosen(self.images, positions, pinned=on_gpu) for positions in plan)
+        chosen = (chosen_images(self.images, positions, pinned=on_gpu) for positions in plan)
         return uploaded(chosen, self.device) if on_gpu else chosen
 
     def fingerprint(self) -> str:
@@ -134,9 +134,16 @@ class StreamedImages:
         return len(self.dataset)
 
     def stream(self, plan: Plan) -> Iterator[torch.Tensor]:
+        batches = self.decoded(plan)
+        return uploaded(batches, self.device) if self.device.type == "cuda" else batches
+
+    def decoded(self, plan: Plan) -> Iterator[torch.Tensor]:
+        """The batches of a plan in the CPU's memory, pinned for a GPU."""
+        if not plan:
+            return
         batches = self._start(plan)
         try:
-            yield from uploaded(batches, self.device) if self.device.type == "cuda" else batches
+            yield from batches
             return
         except DataError as error:
             # torch hands a worker's error on with its traceback; the last line is the message itself.
@@ -188,7 +195,8 @@ class StreamedImages:
         )
 
 
-def _chosen(images: torch.Tensor, positions: torch.Tensor, pinned: bool) -> torch.Tensor:
+def chosen_images(images: torch.Tensor, positions: torch.Tensor, pinned: bool) -> torch.Tensor:
+    """A batch of images of the CPU's memory; pinned, it can be copied while the device works."""
     batch = torch.empty((len(positions), *images.shape[1:]), dtype=images.dtype, pin_memory=pinned)
     return torch.index_select(images, 0, positions, out=batch)
 

@@ -1,6 +1,7 @@
 """From samples to batches: decoded into memory where they fit, streamed where they do not."""
 
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from pmal._runtime.session import Session
 from pmal.config import DataConfig
 from pmal.data.augmentation import channel_statistics
 from pmal.data.batches import ImageBatches, ResidentImages, StreamedImages, sequential_plan
+from pmal.data.decoded import DecodedImages
 from pmal.data.fitting import BadSample
 from pmal.data.loading import SampleDataset, check_quarantine, load_images, probe_shape, verify_images
 from pmal.data.samples import Samples, VectorStore
@@ -77,6 +79,10 @@ def open_part(name: str, samples: Samples, shape: tuple[int, int], session: Sess
         images = ResidentImages(pixels, session.device)
     else:
         images = StreamedImages(SampleDataset(readable, size, channels), session.device, resources.workers)
+        if resources.cache and name == "train":  # the others are looked at once or twice
+            if ranks.size > 1:
+                raise UsageError("--cache: each process would keep all images for itself: leave it out")
+            images = DecodedImages(images, Path(resources.cache))
     return Part(readable, images, tuple(unreadable))
 
 

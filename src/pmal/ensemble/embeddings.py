@@ -1,5 +1,6 @@
 """Embeddings and logits of a whole set, without augmentation."""
 
+import contextlib
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,6 @@ from pmal.data.batches import ImageBatches, sequential_plan
 from pmal.data.parts import Part
 from pmal.ensemble.classifier import Classifier
 from pmal.ensemble.heads import LinearHead
-from pmal.ensemble.replay import Embedded
 
 CPU = torch.device("cpu")
 CPU_BATCH = 64
@@ -53,7 +53,7 @@ def embed_images(
     advance: Advance | None = None,
     ranks: Ranks = ALONE,
     to: torch.device = CPU,
-    embed: Callable[[torch.Tensor], Embedded] | None = None,
+    embed: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """z_ND and logits_NK in float32, on the CPU where nothing else is asked for.
 
@@ -68,7 +68,7 @@ def embed_images(
     own, classes = shares[ranks.rank], len(model.spec.class_names)
     outputs = [(torch.empty(0, model.num_features, device=to), torch.empty(0, classes, device=to))]
     report = ranks.for_all(advance) if advance else None
-    with convolutions(tf32=False):
+    with full_precision():
         for batch in images.stream(own) if own else ():
             z_BD, logits_BK = embed(batch)
             outputs.append((z_BD.float().to(to), logits_BK.float().to(to)))
@@ -77,6 +77,11 @@ def embed_images(
     counts = [sum(map(len, share)) for share in shares]
     z_ND, logits_NK = (torch.cat(tensors) for tensors in zip(*outputs, strict=True))
     return ranks.gather_rows(z_ND, counts), ranks.gather_rows(logits_NK, counts)
+
+
+def full_precision() -> contextlib.AbstractContextManager[object]:
+    """For convolutions of finished networks: GPUs otherwise round float32 to 10 bits."""
+    return convolutions(tf32=False)
 
 
 def batch_for(model: Classifier) -> int:

@@ -1,15 +1,16 @@
-"""A finished network as a CUDA graph: to launch its kernels one by one takes longer than they do."""
+"""What a finished network does, as a CUDA graph: launching kernels one by one takes longer than they do."""
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import torch
 
 from pmal._runtime.devices import convolutions
 from pmal.ensemble.classifier import Classifier
 
-Embedded = tuple[torch.Tensor, torch.Tensor]
-"""z_BD and logits_BK."""
+Outputs = TypeVar("Outputs", bound=tuple[torch.Tensor, ...])
 
 WARMUP = 3
 MOST_SHAPES = 4
@@ -17,43 +18,42 @@ MOST_SHAPES = 4
 
 
 @dataclass
-class _Captured:
+class _Captured(Generic[Outputs]):
     graph: torch.cuda.CUDAGraph
     images: torch.Tensor
-    outputs: Embedded
+    outputs: Outputs
 
-    def __call__(self, images: torch.Tensor) -> Embedded:
+    def __call__(self, images: torch.Tensor) -> Outputs:
         self.images.copy_(images, non_blocking=True)
         self.graph.replay()
-        z_BD, logits_BK = self.outputs
-        return z_BD.clone(), logits_BK.clone()
+        return type(self.outputs)(output.clone() for output in self.outputs)
 
 
-class ReplayedEmbedding:
-    """`Classifier.embed` of a network that is not trained any more.
+class Replayed(Generic[Outputs]):
+    """A function of uint8 images and of a network that is not trained any more.
 
     On a GPU a shape that comes for the second time is captured, and replayed from then on; on a CPU nothing
     is. Of several threads at the same time one replays, the others compute as it is written.
     """
 
-    def __init__(self, model: Classifier) -> None:
-        self.model = model
-        self._captured: dict[torch.Size, _Captured | None] = {}
+    def __init__(self, work: Callable[[torch.Tensor], Outputs], model: Classifier) -> None:
+        self.work, self.model = work, model
+        self._captured: dict[torch.Size, _Captured[Outputs] | None] = {}
         """None: came once, or cannot be captured."""
         self._refused: set[torch.Size] = set()
         self._weights = 0
         self._lock = threading.Lock()
 
-    def __call__(self, images: torch.Tensor) -> Embedded:
+    def __call__(self, images: torch.Tensor) -> Outputs:
         if not images.is_cuda or not self._lock.acquire(blocking=False):
-            return self.model.embed(images)
+            return self.work(images)
         try:
             replay = self._replay_of(images)
-            return replay(images) if replay else self.model.embed(images)
+            return replay(images) if replay else self.work(images)
         finally:
             self._lock.release()
 
-    def _replay_of(self, images: torch.Tensor) -> _Captured | None:
+    def _replay_of(self, images: torch.Tensor) -> _Captured[Outputs] | None:
         # A graph knows weights by their place in memory: a network that was moved or converted is another.
         place = next((weight.data_ptr() for weight in self.model.parameters()), 0)
         if place != self._weights:
@@ -65,31 +65,30 @@ class ReplayedEmbedding:
             return None
         if self._captured[shape] is None and shape not in self._refused:
             try:
-                self._captured[shape] = _capture(self.model, images)
+                self._captured[shape] = self._capture(images)
             except RuntimeError:  # something in it waits for the device
                 self._refused.add(shape)
         return self._captured[shape]
 
-
-def _capture(model: Classifier, images: torch.Tensor) -> _Captured:
-    current = torch.cuda.current_stream()
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    images = images.clone()
-    # Half precision is for speed: there libraries may time their algorithms, and take the fastest, where the
-    # last bits of float32 are to stay the same from one start to the next.
-    fast = model.encoder_dtype == torch.float16
-    with convolutions(benchmark=True if fast else None):
-        stream.wait_stream(current)
-        with torch.cuda.stream(stream):
-            for _ in range(WARMUP):
-                model.embed(images)
-        current.wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        try:
-            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-                outputs = model.embed(images)
-        except RuntimeError:
-            torch.cuda.set_stream(current)  # torch does not come back from a capture that failed
-            raise
-        current.wait_stream(stream)
-    return _Captured(graph, images, outputs)
+    def _capture(self, images: torch.Tensor) -> _Captured[Outputs]:
+        current = torch.cuda.current_stream()
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        images = images.clone()
+        # Half precision is for speed: there libraries may time their algorithms, and take the fastest. The
+        # last bits of float32 are to stay the same from one start to the next.
+        fast = self.model.encoder_dtype == torch.float16
+        with convolutions(benchmark=True if fast else None):
+            stream.wait_stream(current)
+            with torch.cuda.stream(stream):
+                for _ in range(WARMUP):
+                    self.work(images)
+            current.wait_stream(stream)
+            graph = torch.cuda.CUDAGraph()
+            try:
+                with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+                    outputs = self.work(images)
+            except RuntimeError:
+                torch.cuda.set_stream(current)  # torch does not come back from a capture that failed
+                raise
+            current.wait_stream(stream)
+        return _Captured(graph, images, outputs)

@@ -14,13 +14,16 @@ from torch import Tensor
 from pmal._runtime.progress import Advance
 from pmal.data.batches import HostImages, ImageBatches, ResidentImages
 from pmal.ensemble.classifier import Classifier, in_half_precision
-from pmal.ensemble.embeddings import batch_for, embed_images
-from pmal.ensemble.replay import ReplayedEmbedding
+from pmal.ensemble.embeddings import batch_for, embed_images, full_precision
+from pmal.ensemble.replay import Replayed
 from pmal.errors import DataError, UsageError, unknown_name
 from pmal.optimization.distances import attention_weights
 from pmal.rejection.calibration import Calibration
 from pmal.rejection.scores import LOGIT_SCORES, Reference, class_distances, unknown_scores
 from pmal.rejection.thresholds import decide
+
+REPLAYED = (*LOGIT_SCORES, "distance")
+"""Scores that need no look at a value, so that a GPU can be told beforehand to compute them."""
 
 
 @dataclass(frozen=True)
@@ -94,11 +97,22 @@ class OpenSetModel:
 
     def scores(self, z_BD: Tensor, logits_BK: Tensor) -> dict[str, Tensor]:
         """Every score of embedded images."""
-        return self._scores(z_BD, logits_BK, self.score_names)
+        found = self._scores(z_BD, logits_BK, self.score_names)
+        return {name: score_B.cpu() for name, score_B in found.items()}
 
+    @torch.no_grad()
     def answer(self, images: Tensor | ImageBatches, advance: Advance | None = None) -> Answers:
         """Classes and scores of uint8 images (B, C, H, W) of the model's size and channels."""
-        return self.answer_embedded(*self.embed(images, advance))
+        self.deciding_score()
+        if not isinstance(images, Tensor) or len(images) > batch_for(self.classifier):
+            return self.answer_embedded(*self.embed(images, advance))
+        # Few, such as one, are answered in one piece: what takes time then is to launch each operation.
+        self._check_images(images)
+        with full_precision():
+            z_BD, judged = self._answer_few(images.to(self.classifier.mean.device))
+        if advance:
+            advance(len(images))
+        return self._answers(z_BD, *judged)
 
     def embed(self, images: Tensor | ImageBatches, advance: Advance | None = None) -> tuple[Tensor, Tensor]:
         """Embeddings and logits of images, on the device of the network."""
@@ -107,23 +121,19 @@ class OpenSetModel:
             self._check_images(images)
             few = images.device == device or len(images) <= batch_for(self.classifier)
             images = ResidentImages(images, device) if few else HostImages(images, device)
-        return embed_images(
-            self.classifier, images, advance=advance, to=device, embed=self._replayed_embedding
-        )
+        return embed_images(self.classifier, images, advance=advance, to=device, embed=self._replayed_embed)
 
     def in_half_precision(self) -> "OpenSetModel":
         """The same, several times faster on a GPU; scores keep about three digits, thresholds stay."""
         return replace(self, classifier=in_half_precision(self.classifier))
 
+    @torch.no_grad()
     def answer_embedded(self, z_BD: Tensor, logits_BK: Tensor) -> Answers:
         """The same, of embeddings and logits."""
+        self.deciding_score()
         # On the device of the network, where the many prototypes and neighbors of many classes take no time.
         z_BD, logits_BK = (x.to(self.classifier.mean.device) for x in (z_BD, logits_BK))
-        name, nearest_B = self.deciding_score(), self.nearest_class(z_BD, logits_BK).cpu()
-        score_B, limits = self._scores(z_BD, logits_BK, (name,))[name], self.limits()
-        labels_B = torch.from_numpy(decide(nearest_B, score_B, limits.numpy()))
-        probabilities_BK = logits_BK.double().softmax(dim=1).cpu()
-        return Answers(labels_B, nearest_B, score_B, limits[nearest_B], probabilities_BK, z_BD)
+        return self._answers(z_BD, *self._judge(z_BD, logits_BK))
 
     @torch.no_grad()
     def logits(self, z_BD: Tensor) -> Tensor:
@@ -199,8 +209,7 @@ class OpenSetModel:
     def _scores(self, z_BD: Tensor, logits_BK: Tensor, names: Collection[str]) -> dict[str, Tensor]:
         scale = self.calibration.scale if self.calibration else None
         device, head = self.classifier.mean.device, self.classifier.head
-        found = unknown_scores(z_BD.to(device), logits_BK.to(device), self._reference, scale, names, head)
-        return {name: score_B.cpu() for name, score_B in found.items()}
+        return unknown_scores(z_BD.to(device), logits_BK.to(device), self._reference, scale, names, head)
 
     @functools.cached_property
     def _reference(self) -> Reference | None:
@@ -208,8 +217,42 @@ class OpenSetModel:
         return self.reference.ready(self.classifier.mean.device) if self.reference else None
 
     @functools.cached_property
-    def _replayed_embedding(self) -> ReplayedEmbedding:
-        return ReplayedEmbedding(self.classifier)
+    def _limits(self) -> Tensor:
+        return self.limits()
+
+    @functools.cached_property
+    def _replayed_embed(self) -> Replayed[tuple[Tensor, Tensor]]:
+        return Replayed(self.classifier.embed, self.classifier)
+
+    @functools.cached_property
+    def _replayed_answer(self) -> Replayed[tuple[Tensor, Tensor, Tensor, Tensor]]:
+        return Replayed(self._embed_and_judge, self.classifier)
+
+    def _answer_few(self, images: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
+        """Embeddings, and what `_judge` says of them."""
+        if self.classifier.training:
+            self.classifier.eval()
+        if self.rule.score in REPLAYED:
+            z_BD, *judged = self._replayed_answer(images)
+            return z_BD, (judged[0], judged[1], judged[2])
+        z_BD, logits_BK = self._replayed_embed(images)
+        return z_BD, self._judge(z_BD, logits_BK)
+
+    def _embed_and_judge(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        z_BD, logits_BK = self.classifier.embed(images)
+        return (z_BD, *self._judge(z_BD, logits_BK))
+
+    def _judge(self, z_BD: Tensor, logits_BK: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Nearest class, deciding score and probabilities, all on the device of the network."""
+        name = self.rule.score
+        score_B = self._scores(z_BD, logits_BK, (name,))[name]
+        return self.nearest_class(z_BD, logits_BK), score_B, logits_BK.double().softmax(dim=1)
+
+    def _answers(self, z_BD: Tensor, nearest_B: Tensor, score_B: Tensor, probabilities_BK: Tensor) -> Answers:
+        nearest_B, score_B, probabilities_BK = nearest_B.cpu(), score_B.cpu(), probabilities_BK.cpu()
+        limits = self._limits
+        labels_B = torch.from_numpy(decide(nearest_B, score_B, limits.numpy()))
+        return Answers(labels_B, nearest_B, score_B, limits[nearest_B], probabilities_BK, z_BD)
 
     def _check_images(self, images: Tensor) -> None:
         spec = self.classifier.spec

@@ -61,14 +61,14 @@ GPU = Sizes(
     plan=Plan(),
     mining=tuple((50_000, k) for k in MINING_CLASSES),
     mining_repeats=5,
-    prediction=PredictionPlan(images=262_144, calls=300, repeats=3, seconds=0.5),
+    prediction=PredictionPlan(images=524_288, calls=300, repeats=3, trial=2048),
 )
 GPU_QUICK = Sizes(
     cases=(Case("oscri", 32, 128, steps=100), Case("wide_resnet", 32, 128, steps=20)),
     plan=Plan(repeats=3, long=False),
     mining=tuple((20_000, k) for k in MINING_CLASSES),
     mining_repeats=3,
-    prediction=PredictionPlan(images=4096, calls=50, repeats=3, seconds=0.5),
+    prediction=PredictionPlan(images=65_536, calls=50, repeats=3, trial=2048, seconds=0.2),
 )
 CPU = Sizes(
     cases=(

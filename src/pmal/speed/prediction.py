@@ -37,6 +37,8 @@ class PredictionPlan:
     """With many."""
     reference_images: int = 16_384
     """Of the reference loop at a time, at most: it is slower."""
+    trial: int = 64
+    """Answered to see how many that is worth while."""
     seconds: float = 1.0
     """Of all calls with one image, and of one with many, about: slow networks are asked less."""
     bank: int = 20_000
@@ -82,7 +84,7 @@ def _measure(
     """One row. `network` is the share of the network alone, without the scores of its embeddings."""
     pictures = case.pictures()
     pixels = torch.from_numpy(pictures).permute(0, 3, 1, 2).contiguous()
-    one, batch = pixels[:1], pixels[: case.batch_size]
+    one, batch = pixels[:1], pixels[torch.arange(min(plan.trial, plan.images)) % len(pixels)]
     seconds = [min(watch.seconds(partial(model.answer, x)) for _ in range(FEWEST)) for x in (one, batch)]
     plan = plan.fitted(seconds[0], seconds[1] / len(batch))
     compared = min(plan.images, plan.reference_images)
