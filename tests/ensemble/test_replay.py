@@ -33,6 +33,29 @@ def test_on_a_cpu_it_is_the_network():
             assert torch.equal(found, expected)
 
 
+def captures(replayed, monkeypatch):
+    """What is asked for again is captured; no GPU is needed to see when."""
+    monkeypatch.setattr(replayed, "_capture", lambda images: f"of {len(images)}")
+    return lambda count: replayed._replay_of(pictures(count))
+
+
+def test_weights_that_moved_are_not_taken_for_those_that_lay_there(monkeypatch):
+    model = network()
+    find = captures(Replayed(model.embed, model), monkeypatch)
+    for _ in range(20):
+        assert [find(1), find(1), find(1)] == [None, "of 1", "of 1"]
+        model.double().float()  # often to where the old ones were
+
+
+def test_shapes_that_came_once_make_room_for_others(monkeypatch):
+    model = network()
+    find = captures(Replayed(model.embed, model), monkeypatch)
+    assert [find(1), find(1)] == [None, "of 1"]
+    for count in range(2, 20):
+        assert find(count) is None
+    assert [find(40), find(40), find(1)] == [None, "of 40", "of 1"]
+
+
 @pytest.mark.gpu
 @gpu
 @torch.no_grad()
@@ -91,3 +114,16 @@ def test_threads_do_not_mix_their_images():
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU or none")
+@torch.no_grad()
+def test_a_gpu_that_is_not_the_current_one():
+    model = network("cuda:1")
+    replayed = Replayed(model.embed, model)
+    for seed in range(4):
+        images = pictures(4, seed, "cuda:1")
+        torch.testing.assert_close(replayed(images)[0], model.embed(images)[0], rtol=1e-5, atol=1e-5)
+    assert replayed._captured[images.shape]
+    assert torch.cuda.current_device() == 0

@@ -15,6 +15,8 @@ Outputs = TypeVar("Outputs", bound=tuple[torch.Tensor, ...])
 WARMUP = 3
 MOST_SHAPES = 4
 """That are captured: each holds the memory of its maps."""
+_CAPTURING = threading.Lock()
+"""torch allows one capture at a time in a process."""
 
 
 @dataclass
@@ -41,11 +43,11 @@ class Replayed(Generic[Outputs]):
         self._captured: dict[torch.Size, _Captured[Outputs] | None] = {}
         """None: came once, or cannot be captured."""
         self._refused: set[torch.Size] = set()
-        self._weights = 0
+        self._weight: torch.Tensor | None = None
         self._lock = threading.Lock()
 
     def __call__(self, images: torch.Tensor) -> Outputs:
-        if not images.is_cuda or not self._lock.acquire(blocking=False):
+        if not images.is_cuda or not len(images) or not self._lock.acquire(blocking=False):
             return self.work(images)
         try:
             replay = self._replay_of(images)
@@ -55,13 +57,13 @@ class Replayed(Generic[Outputs]):
 
     def _replay_of(self, images: torch.Tensor) -> _Captured[Outputs] | None:
         # A graph knows weights by their place in memory: a network that was moved or converted is another.
-        place = next((weight.data_ptr() for weight in self.model.parameters()), 0)
-        if place != self._weights:
-            self._captured, self._refused, self._weights = {}, set(), place
+        # The old weight is kept, or else the new one could come to lie in the same place.
+        weight = next(iter(self.model.parameters()), self.model.mean).detach()
+        if self._weight is None or weight.data_ptr() != self._weight.data_ptr():
+            self._captured, self._refused, self._weight = {}, set(), weight
         shape = images.shape
         if shape not in self._captured:
-            if len(self._captured) < MOST_SHAPES:
-                self._captured[shape] = None
+            self._remember(shape)
             return None
         if self._captured[shape] is None and shape not in self._refused:
             try:
@@ -70,7 +72,20 @@ class Replayed(Generic[Outputs]):
                 self._refused.add(shape)
         return self._captured[shape]
 
+    def _remember(self, shape: torch.Size) -> None:
+        """In the place of one that did not come again, where there are many."""
+        came_once = [one for one, found in self._captured.items() if not found and one not in self._refused]
+        if len(self._captured) == MOST_SHAPES and came_once:
+            del self._captured[came_once[0]]
+        if len(self._captured) < MOST_SHAPES:
+            self._captured[shape] = None
+
     def _capture(self, images: torch.Tensor) -> _Captured[Outputs]:
+        # On the device of the images: on the stream of another one nothing would be captured, and no error.
+        with _CAPTURING, torch.cuda.device(images.device):
+            return self._capture_here(images)
+
+    def _capture_here(self, images: torch.Tensor) -> _Captured[Outputs]:
         current = torch.cuda.current_stream()
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         images = images.clone()
