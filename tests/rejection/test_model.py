@@ -2,7 +2,10 @@
 
 import copy
 import dataclasses
+import gc
 import math
+import pickle
+import weakref
 
 import pytest
 import torch
@@ -148,6 +151,33 @@ def test_half_precision_decides_alike_on_a_gpu(model):
     torch.testing.assert_close(fast.score, full.score, rtol=3e-2, atol=1e-3)
     assert (fast.labels == full.labels).float().mean() > 0.98
     assert next(gpu.classifier.encoder.parameters()).dtype == torch.float32
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_images_may_be_on_another_device_than_the_network(model):
+    images = pictures(200, 3)
+    assert torch.equal(model.answer(images.cuda()).score, model.answer(images).score)
+
+
+def test_a_model_that_has_answered_can_be_copied_and_pickled(model):
+    images = pictures(3, 3)
+    expected = model.answer(images)
+    for again in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert torch.equal(again.answer(images).score, expected.score)
+
+
+def test_a_model_that_has_answered_is_gone_when_nobody_has_it(model):
+    other = dataclasses.replace(model)
+    other.answer(pictures(1))
+    other.answer(pictures(100))
+    gone = weakref.ref(other)
+    gc.disable()  # which would come late, and a GPU's memory be held until then
+    try:
+        del other
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_images_of_another_shape_are_refused(model):

@@ -6,7 +6,7 @@ D channels, P prototypes in all.
 
 import functools
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -81,6 +81,10 @@ class OpenSetModel:
     """uint8 (P, C, H, W) of all prototypes, by class and then by rank."""
     calibration: Calibration | None = None
 
+    def __getstate__(self) -> dict[str, object]:
+        """For copies and pickles, which make anew what is only kept for speed."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
     @property
     def added(self) -> int:
         """How many classes the network was not trained on."""
@@ -119,8 +123,9 @@ class OpenSetModel:
         device = self.classifier.mean.device
         if isinstance(images, Tensor):
             self._check_images(images)
-            few = images.device == device or len(images) <= batch_for(self.classifier)
-            images = ResidentImages(images, device) if few else HostImages(images, device)
+            elsewhere = images.device.type == "cpu" != device.type
+            many = elsewhere and len(images) > batch_for(self.classifier)
+            images = HostImages(images, device) if many else ResidentImages(images, device)
         return embed_images(self.classifier, images, advance=advance, to=device, embed=self._replayed_embed)
 
     def in_half_precision(self) -> "OpenSetModel":
@@ -226,7 +231,9 @@ class OpenSetModel:
 
     @functools.cached_property
     def _replayed_answer(self) -> Replayed[tuple[Tensor, Tensor, Tensor, Tensor]]:
-        return Replayed(self._embed_and_judge, self.classifier)
+        # Of a copy: the model and what it holds would keep each other, and a GPU's memory, alive.
+        copy = replace(self, reference=self._reference)
+        return Replayed(copy._embed_and_judge, self.classifier)
 
     def _answer_few(self, images: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
         """Embeddings, and what `_judge` says of them."""
