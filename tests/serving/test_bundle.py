@@ -281,6 +281,13 @@ def test_a_foreign_file_in_the_sums(folder):
         load(folder)
 
 
+def test_weights_of_half_precision_are_not_saved(tmp_path):
+    model = make_model(make_network())
+    model.classifier.encoder.half()
+    with pytest.raises(UsageError, match="half precision: load it without"):
+        save_model(tmp_path / "model", model)
+
+
 def test_what_cannot_be_loaded_is_not_saved(tmp_path):
     model = make_model(make_network())
     broken = model.reference.prototypes_KTD.clone()

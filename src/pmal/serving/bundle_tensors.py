@@ -32,6 +32,8 @@ def tensor_files(record: Record) -> tuple[str, ...]:
 
 def collect(model: OpenSetModel) -> dict[str, dict[str, Tensor]]:
     """All tensors of a model by file and name."""
+    if model.classifier.encoder_dtype == torch.float16:
+        raise UsageError("this model was rounded to half precision: load it without to save it")
     files: dict[str, dict[str, Tensor]] = {WEIGHTS: dict(model.classifier.state_dict())}
     if model.reference is not None:
         reference, pictures = model.reference, model.pictures
