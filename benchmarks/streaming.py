@@ -34,7 +34,7 @@ from pmal._runtime.session import Session
 from pmal.config import DataConfig, EncoderConfig, Resources, RunConfig, TrainingConfig
 from pmal.data.batches import ImageBatches, Plan, ResidentImages, StreamedImages, sequential_plan
 from pmal.data.decode import decode, decode_fitted, fit_to, verify
-from pmal.data.decoded import DecodedImages
+from pmal.data.decoded import DecodedImages, scratch_file
 from pmal.data.fitting import usable_cores
 from pmal.data.loading import SampleDataset, load_images, verify_images
 from pmal.data.parts import STATISTICS_LIMIT, training_statistics
@@ -295,6 +295,7 @@ def train_epochs(
 
 def run_train(options: argparse.Namespace) -> dict[str, Any]:
     device = torch.device(options.device)
+    looked_at = -(-options.images // -(-options.images // STATISTICS_LIMIT))
     with tempfile.TemporaryDirectory() as folder:
         files = write_pictures(folder, options.distinct)
         rows = np.arange(options.images) % options.distinct
@@ -304,10 +305,13 @@ def run_train(options: argparse.Namespace) -> dict[str, Any]:
         verify_images(samples, workers=options.workers)
         verified = time.perf_counter()
         streamed = StreamedImages(SampleDataset(samples, options.size, 3), device, options.workers)
-        images = DecodedImages(streamed, Path(folder)) if options.cache else streamed
+        images: ImageBatches = streamed
+        if options.cache:
+            shape = (options.images, 3, options.size, options.size)
+            images = DecodedImages(streamed, scratch_file(Path(folder), shape))
         list(streamed.stream(sequential_plan(options.workers, 1)))  # workers take seconds to start
         begun = time.perf_counter()
-        statistics = training_statistics(images)  # decodes all; a cache has them then
+        statistics = training_statistics(images)  # decodes all, or evenly spaced ones
         measured = time.perf_counter()
         few = load_images(samples.at(np.arange(options.distinct)), size=options.size, channels=3).images
         resident = train_epochs(Watched(Repeated(few, options.images, device), device), options, statistics)
@@ -321,7 +325,7 @@ def run_train(options: argparse.Namespace) -> dict[str, Any]:
         "workers": streamed.workers,
         "verified_images_per_s": options.images / (verified - begin),
         "cache": options.cache,
-        "decoded_images_per_s": options.images / (measured - begun),
+        "decoded_images_per_s": looked_at / (measured - begun),
         "resident": resident,
         "streamed": found,
         "ratio": found["images_per_s"] / resident["images_per_s"],

@@ -18,7 +18,7 @@ from pmal.data.batches import (
     sequential_plan,
 )
 from pmal.data.decode import encode_png
-from pmal.data.decoded import DecodedImages
+from pmal.data.decoded import DecodedImages, scratch_file
 from pmal.data.loading import SampleDataset, load_images
 from pmal.data.sources.folder import open_folder
 from pmal.errors import DataError
@@ -150,7 +150,7 @@ def test_streamed_images_are_the_resident_ones_epoch_after_epoch_and_errors_are_
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_set_kept_decoded_is_decoded_once(photos, tmp_path, device):
     streamed = StreamedImages(SampleDataset(photos, 8, 3), torch.device(device), workers=1)
-    decoded = DecodedImages(streamed, tmp_path)
+    decoded = DecodedImages(streamed, scratch_file(tmp_path, (12, 3, 8, 8)))
     images = load_images(photos, size=8, channels=3).images
     asked = []
     read = streamed.decoded
@@ -164,16 +164,17 @@ def test_a_set_kept_decoded_is_decoded_once(photos, tmp_path, device):
     assert not any(entry.is_file() for entry in tmp_path.iterdir())  # nothing with a name
 
 
-def test_no_room_for_decoded_images_is_said_before_any_work(photos, tmp_path, monkeypatch):
+def test_no_room_for_decoded_images_and_no_folder(tmp_path, monkeypatch):
     def full(descriptor, begin, size):
         raise OSError(errno.ENOSPC, "No space left on device")
 
+    with pytest.raises(DataError, match=r"kept there \(No such file.*\): name a folder that can be written"):
+        scratch_file(tmp_path / "missing", (1, 1, 8, 8))
     monkeypatch.setattr(os, "posix_fallocate", full)
-    streamed = StreamedImages(SampleDataset(photos, 8, 3), torch.device("cpu"), workers=1)
-    with pytest.raises(DataError, match=r"no room for 0\.0 GB .*No space left"):
-        DecodedImages(streamed, tmp_path)
-    with pytest.raises(DataError, match="No such file"):
-        DecodedImages(streamed, tmp_path / "missing")
+    with pytest.raises(DataError, match=r"no room for 0\.0 GB .*No space left.* larger disk"):
+        scratch_file(tmp_path, (1, 1, 8, 8))
+    monkeypatch.delattr(os, "posix_fallocate")  # as on a system that has none
+    assert scratch_file(tmp_path, (2, 1, 8, 8)).tolist() == torch.zeros(2, 1, 8, 8).tolist()
 
 
 def test_some_images_of_a_larger_set():

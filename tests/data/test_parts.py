@@ -1,10 +1,14 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from pmal._runtime.session import Session, open_session
 from pmal.config import DataConfig, Resources
+from pmal.data.batches import StreamedImages, sequential_plan
 from pmal.data.decode import encode_png
+from pmal.data.decoded import DecodedImages
 from pmal.data.parts import image_shape, open_part, training_statistics
 from pmal.data.sources.folder import open_folder
 from pmal.errors import DataError, UsageError
@@ -59,6 +63,26 @@ def test_a_class_that_is_lost_altogether_stops(folder, session):
     (folder / "c" / "02.png").write_bytes(b"broken")
     with pytest.raises(DataError, match="no image of class 'c' is readable"):
         open_part("train", open_folder(folder).train, (10, 3), session)
+
+
+def test_a_cache_that_cannot_be_used_is_said_before_anything_is_read(folder, session, tmp_path, monkeypatch):
+    monkeypatch.setattr("pmal.data.parts.verify_images", lambda *args, **options: pytest.fail("read"))
+    resources = Resources(memory_limit=0.0, workers=1, cache=str(tmp_path / "missing"))
+    with pytest.raises(DataError, match="--cache .*missing: .*No such file"):
+        open_part("train", open_folder(folder).train, (10, 3), replace(session, resources=resources))
+
+
+def test_a_cache_is_for_the_training_part_without_its_unreadable_images(folder, session, tmp_path):
+    (folder / "b" / "05.png").write_bytes(b"")
+    kept = replace(session, resources=Resources(memory_limit=0.0, workers=1, cache=str(tmp_path)))
+    samples = open_folder(folder).train
+    expected = open_part("train", samples, (10, 3), session).images
+    part = open_part("train", samples, (10, 3), kept)
+    assert isinstance(part.images, DecodedImages)
+    assert len(part.images) == 39
+    for _ in range(2):
+        assert torch.equal(torch.cat(list(part.images.stream(sequential_plan(39, 10)))), expected.images)
+    assert isinstance(open_part("test", samples, (10, 3), kept).images, StreamedImages)
 
 
 def test_too_many_unreadable_images_stop(folder, session):

@@ -4,6 +4,7 @@ A GPU trains faster than the cores beside it decode: with ResNet-50 at 224 px, a
 them give. Every epoch but the first then costs no more than reading 150 kB an image.
 """
 
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
@@ -19,12 +20,10 @@ from pmal.errors import DataError
 class DecodedImages:
     """Streamed images that are kept as they are decoded, in a file that ends with the process."""
 
-    def __init__(self, images: StreamedImages, folder: Path) -> None:
-        self.images = images
-        dataset = images.dataset
-        shape = (len(dataset), dataset.channels, dataset.size, dataset.size)
-        self.pixels = torch.from_numpy(_scratch_file(folder, shape))
-        self.kept = torch.zeros(len(dataset), dtype=torch.bool)
+    def __init__(self, images: StreamedImages, pixels: torch.Tensor) -> None:
+        """pixels: room for all images, or more, from `scratch_file`."""
+        self.images, self.pixels = images, pixels
+        self.kept = torch.zeros(len(images), dtype=torch.bool)
 
     def __len__(self) -> int:
         return len(self.images)
@@ -46,16 +45,20 @@ class DecodedImages:
             yield chosen_images(self.pixels, positions, pinned=self.images.device.type == "cuda")
 
 
-def _scratch_file(folder: Path, shape: tuple[int, ...]) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+def scratch_file(folder: Path, shape: tuple[int, ...]) -> torch.Tensor:
     """Room on disk without a name: whatever ends the process, nothing of it stays behind."""
     size = int(np.prod(shape))
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
-            os.posix_fallocate(file.fileno(), 0, size)  # now: a disk that is full later kills the process
-            return np.memmap(file, dtype=np.uint8, mode="r+", shape=shape)
+            if hasattr(os, "posix_fallocate"):  # not on every system
+                os.posix_fallocate(file.fileno(), 0, size)  # now: a disk that is full later kills the process
+            return torch.from_numpy(np.memmap(file, dtype=np.uint8, mode="r+", shape=shape))
     except OSError as error:
+        found, fix = "decoded images cannot be kept there", "name a folder that can be written"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            found, fix = (
+                f"no room for {size / 1e9:,.1f} GB of decoded images there",
+                "name one on a larger disk",
+            )
         reason = error.strerror or type(error).__name__
-        raise DataError(
-            f"--cache {folder}: no room for {size / 1e9:,.1f} GB of decoded images there ({reason}): "
-            "name a folder on a larger disk, or leave it out"
-        ) from None
+        raise DataError(f"--cache {folder}: {found} ({reason}): {fix}, or leave it out") from None

@@ -11,7 +11,7 @@ from pmal._runtime.session import Session
 from pmal.config import DataConfig
 from pmal.data.augmentation import channel_statistics
 from pmal.data.batches import ImageBatches, ResidentImages, StreamedImages, sequential_plan
-from pmal.data.decoded import DecodedImages
+from pmal.data.decoded import DecodedImages, scratch_file
 from pmal.data.fitting import BadSample
 from pmal.data.loading import SampleDataset, check_quarantine, load_images, probe_shape, verify_images
 from pmal.data.samples import Samples, VectorStore
@@ -57,6 +57,7 @@ def open_part(name: str, samples: Samples, shape: tuple[int, int], session: Sess
     (size, channels), resources, ranks = shape, session.resources, session.ranks
     in_memory = isinstance(samples.store, VectorStore)
     fits = in_memory or len(samples) * channels * size**2 <= resources.memory_limit * 2**30
+    room = None if fits or name != "train" else _room_for(len(samples), shape, session)
     own = samples.at(np.arange(len(samples))[ranks.share(len(samples))])
     with session.display.stage(f"reading {name}", len(samples), "images") as advance:
         report = ranks.for_all(advance)
@@ -79,11 +80,21 @@ def open_part(name: str, samples: Samples, shape: tuple[int, int], session: Sess
         images = ResidentImages(pixels, session.device)
     else:
         images = StreamedImages(SampleDataset(readable, size, channels), session.device, resources.workers)
-        if resources.cache and name == "train":  # the others are looked at once or twice
-            if ranks.size > 1:
-                raise UsageError("--cache: each process would keep all images for itself: leave it out")
-            images = DecodedImages(images, Path(resources.cache))
+        images = images if room is None else DecodedImages(images, room)
     return Part(readable, images, tuple(unreadable))
+
+
+def _room_for(count: int, shape: tuple[int, int], session: Session) -> torch.Tensor | None:
+    """For the training images, decoded, where it is asked for; the other parts are looked at once or twice.
+
+    Before anything is read: that takes long, and the folder may be a wrong one.
+    """
+    (size, channels), cache = shape, session.resources.cache
+    if not cache:
+        return None
+    if session.ranks.size > 1:
+        raise UsageError("--cache: each process would keep all images for itself: leave it out")
+    return scratch_file(Path(cache), (count, channels, size, size))
 
 
 def training_statistics(images: ImageBatches) -> tuple[torch.Tensor, torch.Tensor]:
