@@ -392,6 +392,5 @@ def test_the_parts_of_a_step_on_the_cpu():
     case = Case("oscri", 32, 8, steps=1)
     found = speed_profile.profile_step(case, "pmal", "auto", open_session(Resources(device="cpu")))
     assert {"convolution", "batch norm", "optimizer"} <= set(found["kinds"])
-    assert found["idle"] < 0.5
     assert 0 <= found["idle"] < 0.01
     assert sum(found["kinds"].values()) == pytest.approx(1.0)
