@@ -68,7 +68,7 @@ def test_a_class_that_is_lost_altogether_stops(folder, session):
 def test_a_cache_that_cannot_be_used_is_said_before_anything_is_read(folder, session, tmp_path, monkeypatch):
     monkeypatch.setattr("pmal.data.parts.verify_images", lambda *args, **options: pytest.fail("read"))
     resources = Resources(memory_limit=0.0, workers=1, cache=str(tmp_path / "missing"))
-    with pytest.raises(DataError, match="--cache .*missing: .*No such file"):
+    with pytest.raises(DataError, match=r"--cache .*missing: .*No such file"):
         open_part("train", open_folder(folder).train, (10, 3), replace(session, resources=resources))
 
 
