@@ -47,6 +47,19 @@ def test_weights_that_moved_are_not_taken_for_those_that_lay_there(monkeypatch):
         model.double().float()  # often to where the old ones were
 
 
+def test_what_cannot_be_captured_is_tried_once(monkeypatch):
+    model, tried = network(), []
+    replayed = Replayed(model.embed, model)
+
+    def fail(images):
+        tried.append(len(images))
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(replayed, "_capture", fail)
+    assert not any(replayed._replay_of(pictures(count)) for count in (1, 1, 1, 2, 2, 2))
+    assert tried == [1]
+
+
 def test_shapes_that_came_once_make_room_for_others(monkeypatch):
     model = network()
     find = captures(Replayed(model.embed, model), monkeypatch)

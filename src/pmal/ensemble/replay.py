@@ -41,8 +41,8 @@ class Replayed(Generic[Outputs]):
     def __init__(self, work: Callable[[torch.Tensor], Outputs], model: Classifier) -> None:
         self.work, self.model = work, model
         self._captured: dict[torch.Size, _Captured[Outputs] | None] = {}
-        """None: came once, or cannot be captured."""
-        self._refused: set[torch.Size] = set()
+        """None: came once."""
+        self._refused = False
         self._weight: torch.Tensor | None = None
         self._lock = threading.Lock()
 
@@ -60,21 +60,21 @@ class Replayed(Generic[Outputs]):
         # The old weight is kept, or else the new one could come to lie in the same place.
         weight = next(iter(self.model.parameters()), self.model.mean).detach()
         if self._weight is None or weight.data_ptr() != self._weight.data_ptr():
-            self._captured, self._refused, self._weight = {}, set(), weight
+            self._captured, self._refused, self._weight = {}, False, weight
         shape = images.shape
         if shape not in self._captured:
             self._remember(shape)
             return None
-        if self._captured[shape] is None and shape not in self._refused:
+        if self._captured[shape] is None and not self._refused:
             try:
                 self._captured[shape] = self._capture(images)
-            except RuntimeError:  # something in it waits for the device
-                self._refused.add(shape)
+            except RuntimeError:  # something in it waits for the device, or there is too little memory
+                self._refused = True  # of other shapes, too: torch never frees what a failed capture took
         return self._captured[shape]
 
     def _remember(self, shape: torch.Size) -> None:
         """In the place of one that did not come again, where there are many."""
-        came_once = [one for one, found in self._captured.items() if not found and one not in self._refused]
+        came_once = [one for one, found in self._captured.items() if found is None]
         if len(self._captured) == MOST_SHAPES and came_once:
             del self._captured[came_once[0]]
         if len(self._captured) < MOST_SHAPES:
