@@ -88,15 +88,16 @@ class GraphStep:
         torch.cuda.synchronize(labels.device)  # libraries time their algorithms: nothing else may run
         self.images, self.labels = images.clone(), labels.clone()
         restore = _snapshot(model, step, labels.device)
-        current = torch.cuda.current_stream()
-        try:
-            self.graph, self.loss = self._capture(step)
-        except RuntimeError:
-            torch.cuda.set_stream(current)  # torch does not come back from a capture that failed
-            renew_random_state(labels.device)
-            raise
-        finally:
-            restore()
+        with torch.cuda.device(labels.device):  # on a stream of another one nothing would be captured
+            current = torch.cuda.current_stream()
+            try:
+                self.graph, self.loss = self._capture(step)
+            except RuntimeError:
+                torch.cuda.set_stream(current)  # torch does not come back from a capture that failed
+                renew_random_state(labels.device)
+                raise
+            finally:
+                restore()
 
     def _capture(self, step: EagerStep) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
         # A stream of its own, not torch's one for all captures: cuBLAS has a workspace per stream, which
