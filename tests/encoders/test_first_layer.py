@@ -56,6 +56,14 @@ def test_it_pays_in_bfloat16_alone(monkeypatch, precision, padded):
     assert not first_layer.pays(torch.zeros(1))
 
 
+def test_it_pays_for_a_finished_network_of_float16():
+    class OnGpu:
+        is_cuda, dtype = True, torch.float16
+
+    assert first_layer.pays(OnGpu())
+    assert not first_layer.pays(torch.zeros(1, dtype=torch.float16))
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_a_gpu_it_rounds_as_the_plain_one_does(monkeypatch):
