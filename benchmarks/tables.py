@@ -333,7 +333,7 @@ def speed_curves_table() -> str:
             figures = [[100 * run["accuracy"] for run in runs], [100 * run["auroc"]["logit"] for run in runs]]
             cells = " | ".join(spread(values, 1) for values in figures)
             split = f"{curves['source']} {curves['family']} {curves['split']}"
-            training = f"{split}, {curves['encoder']}, {len(runs)} seeds"
+            training = f"{split}, {curves['encoder']}, {len(runs)} seed{'s' * (len(runs) > 1)}"
             speed = rounded(statistics.median(run["images_per_s"] for run in runs))
             lines.append(f"| {name} | {training} | {kind} | {speed} | {losses} | {cells} |")
     return "\n".join(lines)
