@@ -5,7 +5,7 @@
 
 decode: images per second and core, of ours and of what a plain loop does (Pillow, and a DataLoader of single
 float images). By processor time where one core works, so that other load on the machine does not count.
-train: epochs of one training on a set of the shape of ImageNet, its images on the device already, streamed, and
+train: epochs of one training on a set of the shape of ImageNet: images on the device already, streamed, and
 kept decoded (`--cache`); and the share of the time in which the device waited for images.
 """
 
