@@ -80,9 +80,7 @@ def open_part(name: str, samples: Samples, shape: tuple[int, int], session: Sess
     else:
         images = StreamedImages(SampleDataset(readable, size, channels), session.device, resources.workers)
         if resources.cache and name == "train":  # the others are looked at once or twice
-            if ranks.size > 1:
-                raise UsageError("--cache: each process would keep all images for itself: leave it out")
-            images = DecodedImages(images, Path(resources.cache))
+            images = DecodedImages(images, Path(resources.cache), ranks)
     return Part(readable, images, tuple(unreadable))
 
 
