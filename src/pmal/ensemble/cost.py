@@ -23,7 +23,7 @@ class Cost:
     """What one image costs a network at least, whatever the program."""
 
     multiplications: int = 0
-    """Of the layers with weights, forward. Products without, as those of attention, count as nothing."""
+    """Forward, of modules with a weight. What others multiply, as torch's attention, counts as nothing."""
     training_multiplications: int = 0
     """Forward, and as many again for the gradient of a layer's weights, and of its input where it has one."""
     training_numbers: int = 0
