@@ -5,8 +5,8 @@
 
 decode: images per second and core, of ours and of what a plain loop does (Pillow, and a DataLoader of single
 float images). By processor time where one core works, so that other load on the machine does not count.
-train: an epoch of a network on a set of ImageNet's shape, streamed, beside the same steps on images that are
-on the device already; and the share of the time in which the device waited for images.
+train: epochs of one training on a set of the shape of ImageNet: images on the device already, streamed, and
+kept decoded (`--cache`); and the share of the time in which the device waited for images.
 """
 
 import argparse
@@ -192,22 +192,22 @@ def run_decode(options: argparse.Namespace) -> dict[str, Any]:
 
 
 class Watched:
-    """The same images; when each batch was ready, and when the work on it was done."""
+    """The same images from another place in every epoch; when each batch was ready, and was done with."""
 
-    def __init__(self, images: ImageBatches, device: torch.device) -> None:
-        self.images, self.device = images, device
+    def __init__(self, places: Sequence[ImageBatches], device: torch.device) -> None:
+        self.places, self.device = places, device
         self.epochs: list[list[tuple[Any, Any]]] = []
 
     def __len__(self) -> int:
-        return len(self.images)
+        return len(self.places[0])
 
     def fingerprint(self) -> str:
         return ""
 
     def stream(self, plan: Plan) -> Iterator[torch.Tensor]:
-        begin = self.mark()
+        images, begin = self.places[len(self.epochs)], self.mark()
         self.epochs.append([(begin, begin)])
-        for batch in self.images.stream(plan):
+        for batch in images.stream(plan):
             ready = self.mark()
             yield batch
             self.epochs[-1].append((ready, self.mark()))
@@ -219,11 +219,13 @@ class Watched:
         event.record()
         return event
 
-    def waited(self) -> tuple[float, float]:
-        """Seconds of the last epoch, and those of them before and between its steps."""
-        steps = self.epochs[-1]
+    def row(self, epoch: int, batch_size: int) -> dict[str, float]:
+        """Of one epoch: its speed, and the share of its time before and between steps."""
+        steps = self.epochs[epoch]
         gaps = [self.seconds(done, ready) for (_, done), (ready, _) in itertools.pairwise(steps)]
-        return self.seconds(steps[0][0], steps[-1][1]), sum(gaps)
+        seconds, count = self.seconds(steps[0][0], steps[-1][1]), len(steps) - 1
+        speed = count * batch_size / seconds
+        return {"images_per_s": speed, "steps": count, "waited_share": sum(gaps) / seconds}
 
     def seconds(self, start: Any, end: Any) -> float:
         if self.device.type == "cpu":
@@ -259,43 +261,26 @@ def write_pictures(folder: str, count: int, size: tuple[int, int] = (500, 375)) 
 def train_epochs(
     images: Watched, options: argparse.Namespace, statistics: Sequence[torch.Tensor]
 ) -> dict[str, float]:
-    """Two epochs by the training loop of every run; the second is measured."""
+    """An epoch from each place, by the training loop of every run, as one of many epochs: compiled."""
     device = images.device
     classes = tuple(f"class {k}" for k in range(options.classes))
+    settings = TrainingConfig(len(images.places), options.batch_size, weight_decay=1e-4)
     config = RunConfig(
-        data=DataConfig(augmentation="imagenet"),
-        encoder=EncoderConfig(options.encoder),
-        training=TrainingConfig(epochs=2, batch_size=options.batch_size, weight_decay=1e-4),
+        data=DataConfig(augmentation="imagenet"), encoder=EncoderConfig(options.encoder), training=settings
     )
-    model = untrained(ClassifierSpec(config.encoder, classes, options.size, 3), *statistics, seed=0).to(
-        device
-    )
+    spec = ClassifierSpec(config.encoder, classes, options.size, 3)
+    model = untrained(spec, *statistics, seed=0).to(device)
     labels = torch.arange(len(images), device=device) % options.classes
     data = TrainingSet(images, labels, np.arange(len(images)))
     session = Session(device, Resources(checkpoint_seconds=1e9), Silent())
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-    # As in a training of many epochs, whose steps are compiled.
-    long = mock.patch.object(training, "COMPILE_STEPS", 0)
-    with tempfile.TemporaryDirectory() as folder, long:
-        _, objective = make_learner(model, config, flip=True, seed=0)
-        training.train(
-            "net", model, objective, data, config.training, seed=0, folder=Path(folder), session=session
-        )
-    seconds, waited = images.waited()
-    gib = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else 0.0
-    steps = len(images.epochs[-1]) - 1
-    return {
-        "images_per_s": steps * options.batch_size / seconds,
-        "steps": steps,
-        "waited_share": waited / seconds,
-        "device_gib": gib,
-    }
+    _, objective = make_learner(model, config, flip=True, seed=0)
+    with tempfile.TemporaryDirectory() as name, mock.patch.object(training, "COMPILE_STEPS", 0):
+        training.train("net", model, objective, data, settings, seed=0, folder=Path(name), session=session)
+    return {"device_gib": torch.cuda.max_memory_allocated() / 2**30} if device.type == "cuda" else {}
 
 
 def run_train(options: argparse.Namespace) -> dict[str, Any]:
     device = torch.device(options.device)
-    looked_at = -(-options.images // -(-options.images // STATISTICS_LIMIT))
     with tempfile.TemporaryDirectory() as folder:
         files = write_pictures(folder, options.distinct)
         rows = np.arange(options.images) % options.distinct
@@ -303,32 +288,27 @@ def run_train(options: argparse.Namespace) -> dict[str, Any]:
         samples = Samples.whole(store, np.zeros(options.images, np.int64), ("all",))
         begin = time.perf_counter()
         verify_images(samples, workers=options.workers)
-        verified = time.perf_counter()
-        streamed = StreamedImages(SampleDataset(samples, options.size, 3), device, options.workers)
-        images: ImageBatches = streamed
-        if options.cache:
-            shape = (options.images, 3, options.size, options.size)
-            images = DecodedImages(streamed, scratch_file(Path(folder), shape))
-        list(streamed.stream(sequential_plan(options.workers, 1)))  # workers take seconds to start
-        begun = time.perf_counter()
-        statistics = training_statistics(images)  # decodes all, or evenly spaced ones
-        measured = time.perf_counter()
+        verified = options.images / (time.perf_counter() - begin)
         few = load_images(samples.at(np.arange(options.distinct)), size=options.size, channels=3).images
-        resident = train_epochs(Watched(Repeated(few, options.images, device), device), options, statistics)
-        print("resident", json.dumps(resident), flush=True)
-        found = train_epochs(Watched(images, device), options, statistics)
-        print("streamed", json.dumps(found), flush=True)
+        resident = Repeated(few, options.images, device)
+        streamed = StreamedImages(SampleDataset(samples, options.size, 3), device, options.workers)
+        list(streamed.stream(sequential_plan(options.workers, 1)))  # workers take seconds to start
+        shape = (options.images, 3, options.size, options.size)
+        kept = DecodedImages(streamed, scratch_file(Path(folder), shape))
+        # The first epoch compiles. The cache is filled in its first one, by the same workers.
+        places = {"compiling": resident, "resident": resident, "streamed": streamed}
+        places |= {"cache, first epoch": kept, "cache": kept}
+        images = Watched(list(places.values()), device)
+        memory = train_epochs(images, options, training_statistics(resident))
+        epochs = {place: images.row(i, options.batch_size) for i, place in enumerate(places)}
+    del epochs["compiling"]
+    print(json.dumps(epochs, indent=2))
     return {
-        "encoder": options.encoder,
-        "size": options.size,
-        "batch_size": options.batch_size,
+        **{name: getattr(options, name) for name in ("encoder", "size", "batch_size", "classes", "images")},
         "workers": streamed.workers,
-        "verified_images_per_s": options.images / (verified - begin),
-        "cache": options.cache,
-        "decoded_images_per_s": looked_at / (measured - begun),
-        "resident": resident,
-        "streamed": found,
-        "ratio": found["images_per_s"] / resident["images_per_s"],
+        "verified_images_per_s": verified,
+        "epochs": epochs,
+        **memory,
     }
 
 
@@ -345,9 +325,8 @@ def main() -> None:
     epochs.add_argument("--encoder", default="resnet50")
     epochs.add_argument("--size", type=int, default=224)
     epochs.add_argument("--batch-size", type=int, default=256)
-    epochs.add_argument("--images", type=int, default=128_000, help="of an epoch")
+    epochs.add_argument("--images", type=int, default=25_600, help="of an epoch")
     epochs.add_argument("--classes", type=int, default=1000)
-    epochs.add_argument("--cache", action="store_true", help="decode once, then read pixels from a file")
     epochs.add_argument("--distinct", type=int, default=512, help="pictures drawn; the rest repeats them")
     for part in (decoding, epochs):
         part.add_argument("--workers", type=int, default=usable_cores())

@@ -32,6 +32,13 @@ def benchmark_table(chosen: str) -> str:
     return render([table for table in tables if table.number == wanted], "markdown")
 
 
+def pmal_table() -> str:
+    """Of the table of methods, the rows of PMAL and of the softmax that trains as long."""
+    kept = re.compile(r"\| pmal, |\| softmax equally long, |\| data, splits |\|---")
+    lines = benchmark_table("methods").splitlines()
+    return "\n".join(line for line in lines if not line.startswith("|") or kept.search(line))
+
+
 def quality_table() -> str:
     """How well each rule finds damaged images."""
     results = [read_json(file) for file in sorted((RESULTS / "quality").glob("*.json"))]
@@ -237,6 +244,29 @@ def speed_prediction_table() -> str:
     return "\n".join(lines)
 
 
+def speed_summary_table() -> str:
+    """What a GPU makes of it, in few lines: the best training row of each network, a whole run, answers."""
+    lines = ["| | NVIDIA H200 | times the plain loop |", "|---|---|---|"]
+    results = [result for name, result in speed_files() if name == "NVIDIA H200"]
+    best: dict[str, Any] = {}
+    for row in (row for result in results for row in result.get("training", [])):
+        if row["images_per_s"] > best.get(row["encoder"], {"images_per_s": 0})["images_per_s"]:
+            best[row["encoder"]] = row
+    for row in best.values():
+        network = f"{row['encoder']} {row['image_size']} px, batch {row['batch_size']}, {row['variant']}"
+        lines.append(
+            f"| training, {network} | {rounded(row['images_per_s'])} images/s | {row['ratio']:.1f} |"
+        )
+    for fit in (result["fit"] for result in results if "fit" in result):
+        size = f"{fit['trainings']} x {fit['epochs']} epochs of {fit['training_images']:,} images"
+        lines.append(f"| `pmal fit`, whole, {fit['encoder']}, {size} | {fit['seconds']:.0f} s | |")
+    for row in (row for result in results for row in result.get("prediction", [])):
+        network = f"{row['encoder']} {row['image_size']} px, {row['precision']}"
+        one = f"{row['median_ms']:.2f} ms for one image, {rounded(row['images_per_s'])} images/s"
+        lines.append(f"| prediction, {network} | {one} | {row['latency_ratio']:.1f}, {row['ratio']:.1f} |")
+    return "\n".join(lines)
+
+
 def speed_mining_table() -> str:
     """Mining, in the same runs."""
     lines = ["| hardware | N | K | precision | Gpairs/s | times torch.cdist |", "|---|---|---|---|---|---|"]
@@ -333,7 +363,7 @@ def speed_curves_table() -> str:
             figures = [[100 * run["accuracy"] for run in runs], [100 * run["auroc"]["logit"] for run in runs]]
             cells = " | ".join(spread(values, 1) for values in figures)
             split = f"{curves['source']} {curves['family']} {curves['split']}"
-            training = f"{split}, {curves['encoder']}, {len(runs)} seeds"
+            training = f"{split}, {curves['encoder']}, {len(runs)} seed{'s' * (len(runs) > 1)}"
             speed = rounded(statistics.median(run["images_per_s"] for run in runs))
             lines.append(f"| {name} | {training} | {kind} | {speed} | {losses} | {cells} |")
     return "\n".join(lines)
@@ -347,6 +377,7 @@ def spread(values: list[float], digits: int) -> str:
 TABLES = {
     **{name: functools.partial(benchmark_table, name) for name in ("methods", "paired")},
     **{f"paper {name}": functools.partial(benchmark_table, name) for name in (*"12345", "text")},
+    "pmal": pmal_table,
     "quality": quality_table,
     "mining": mining_table,
     "search": search_table,
@@ -356,6 +387,7 @@ TABLES = {
     "precomputed": precomputed_table,
     "new class": new_class_table,
     "speed": speed_table,
+    "speed summary": speed_summary_table,
     "speed prediction": speed_prediction_table,
     "speed mining": speed_mining_table,
     "speed threads": speed_threads_table,

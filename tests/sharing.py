@@ -143,6 +143,17 @@ def opened(ranks):
     return found
 
 
+def kept(ranks, folder):
+    """Each process decodes its share into a file that both have."""
+    resources = Resources(memory_limit=0.0, workers=1, cache=str(folder))
+    session = Session(CPU, resources, Silent(), ranks=ranks)
+    samples = Samples.whole(Damaged(), np.arange(12) % 3, ("a", "b", "c"))
+    images = open_part("train", samples, (8, 1), session).images
+    list(images.stream([torch.arange(10)[ranks.share(10)]]))
+    ranks.gather(None)  # both are done
+    return {"kept": images.kept, "pixels": images.pixels}
+
+
 def mined_file(ranks, folder):
     """Embeddings without heads, which are fitted first."""
     rng = np.random.default_rng(1)
@@ -178,6 +189,7 @@ def everything(ranks, folder):
         "mined": mined(ranks, folder),
         "embedded": dict(zip("zl", embed_images(make_classifier(), images, ranks=ranks), strict=True)),
         "opened": opened(ranks),
+        "kept": kept(ranks, folder),
         "mined file": mined_file(ranks, folder),
         "trained": trained(ranks, folder, synchronized=True),
         "trained apart": trained(ranks, folder, synchronized=False),

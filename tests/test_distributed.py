@@ -44,7 +44,7 @@ def together(tmp_path_factory):
     ]
 
 
-@pytest.mark.parametrize("name", ["mined", "mined file", "embedded", "opened"])
+@pytest.mark.parametrize("name", ["mined", "mined file", "embedded", "opened", "kept"])
 def test_prototypes_embeddings_and_images_are_the_same_to_the_bit(alone, together, name):
     for found in together:
         assert alone[name].keys() == found[name].keys()

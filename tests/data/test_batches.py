@@ -168,13 +168,18 @@ def test_no_room_for_decoded_images_and_no_folder(tmp_path, monkeypatch):
     def full(descriptor, begin, size):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    with pytest.raises(DataError, match=r"kept there \(No such file.*\): name a folder that can be written"):
-        scratch_file(tmp_path / "missing", (1, 1, 8, 8))
+    (tmp_path / "file").touch()
+    for name, reason in (("missing", "No such file"), ("file", "Not a directory")):
+        with pytest.raises(
+            DataError, match=rf"no file can be made there \({reason}.*\): name another folder"
+        ):
+            scratch_file(tmp_path / name, (1, 1, 8, 8))
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(DataError, match=r"no room for 0\.0 GB .*No space left.* larger disk"):
         scratch_file(tmp_path, (1, 1, 8, 8))
     monkeypatch.delattr(os, "posix_fallocate")  # as on a system that has none
-    assert scratch_file(tmp_path, (2, 1, 8, 8)).tolist() == torch.zeros(2, 1, 8, 8).tolist()
+    assert scratch_file(tmp_path, (2, 1, 8, 8)).tolist() == [0] * 130
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
 
 
 def test_some_images_of_a_larger_set():

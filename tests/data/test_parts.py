@@ -1,5 +1,4 @@
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -71,13 +70,6 @@ def test_a_cache_that_cannot_be_used_is_said_before_anything_is_read(folder, ses
     resources = Resources(memory_limit=0.0, workers=1, cache=str(tmp_path / "missing"))
     with pytest.raises(DataError, match=r"--cache .*missing: .*No such file"):
         open_part("train", open_folder(folder).train, (10, 3), replace(session, resources=resources))
-
-
-def test_a_cache_is_not_for_several_processes(folder, session, tmp_path):
-    resources = Resources(memory_limit=0.0, workers=1, cache=str(tmp_path))
-    shared = replace(session, resources=resources, ranks=SimpleNamespace(size=2))
-    with pytest.raises(UsageError, match="--cache: each process would keep"):
-        open_part("train", open_folder(folder).train, (10, 3), shared)
 
 
 def test_a_cache_is_for_the_training_part_without_its_unreadable_images(folder, session, tmp_path):

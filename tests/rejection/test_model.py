@@ -17,9 +17,10 @@ from pmal.ensemble.embeddings import embed_images
 from pmal.errors import DataError, UsageError
 from pmal.optimization import point_to_set_distance
 from pmal.rejection.calibration import Calibration
-from pmal.rejection.model import OpenSetModel, Prototype, Rule
+from pmal.rejection.model import REPLAYED, OpenSetModel, Prototype, Rule
 from pmal.rejection.scores import Reference, unknown_scores
 from pmal.rejection.thresholds import conformal_threshold
+from tests.waiting import Watch
 
 CPU = torch.device("cpu")
 NAMES = ("ant", "bee", "cow")
@@ -178,6 +179,24 @@ def test_a_model_that_has_answered_is_gone_when_nobody_has_it(model):
         assert gone() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("score", REPLAYED)
+def test_what_a_gpu_replays_waits_for_nothing(model, score):
+    model = dataclasses.replace(model, rule=Rule(score, 0.5))
+    model.answer(pictures(4))
+    with torch.no_grad(), Watch() as watch:
+        model._embed_and_judge(pictures(4))
+    assert watch.waiting == []
+
+
+def test_one_image_gets_the_answer_that_it_gets_among_many(model):
+    many = model.answer(pictures(100, 3))  # more than a batch: embedded first, and judged together
+    for place in (0, 57, 99):
+        one = model.answer(pictures(100, 3)[place : place + 1])
+        assert one.labels[0] == many.labels[place]
+        torch.testing.assert_close(one.score[0], many.score[place])
+        torch.testing.assert_close(one.probabilities[0], many.probabilities[place])
 
 
 def test_images_of_another_shape_are_refused(model):

@@ -9,7 +9,6 @@ import sys
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from benchmarks import speed_profile
 from benchmarks.speed import winners
@@ -17,9 +16,7 @@ from pmal.__main__ import main
 from pmal._runtime.session import open_session
 from pmal._runtime.signals import STOPPING
 from pmal.config import EncoderConfig, Resources
-from pmal.encoders import registry
-from pmal.encoders.adapters import FeatureAdapter
-from pmal.ensemble.classifier import Classifier, ClassifierSpec
+from pmal.ensemble.classifier import ClassifierSpec
 from pmal.ensemble.steps import EagerStep
 from pmal.ensemble.training import COMPILE_STEPS
 from pmal.errors import UsageError
@@ -31,7 +28,7 @@ from pmal.speed.mining import Problem, cdist_distance
 from pmal.speed.prediction import PredictionPlan, finished_model
 from pmal.speed.reference import Pictures, ReferenceLoop, smooth_pictures
 from pmal.speed.text import bench_text
-from pmal.speed.timing import Limits, Stopwatch, in_turns, measure_limits, network_cost, quantile, spread
+from pmal.speed.timing import Limits, Stopwatch, in_turns, measure_limits, quantile, spread
 from pmal.speed.training import measure_training
 
 CPU = torch.device("cpu")
@@ -106,28 +103,6 @@ def test_limits_are_rates_of_products_and_copies(monkeypatch):
     limits = measure_limits(CPU, Stopwatch(lambda: None, lambda: float(next(ticks))), repeats=2)
     assert limits == Limits({"float32": 2 * 64**3, "bfloat16": 2 * 64**3}, 2 * 4096)
     assert limits.describe()["copy_gb_per_s"] == pytest.approx(8192e-9)
-
-
-def test_cost_of_a_network_counted_by_hand(monkeypatch):
-    def encoder(in_channels, image_size):
-        first, second = nn.Conv2d(in_channels, 8, 3, padding=1, bias=False), nn.Conv2d(8, 5, 1, bias=False)
-        return FeatureAdapter(nn.Sequential(first, nn.BatchNorm2d(8), nn.ReLU(), second), num_features=5)
-
-    monkeypatch.setitem(registry._FACTORIES, "two", encoder)
-    model = Classifier(ClassifierSpec(EncoderConfig("two"), ("a", "b"), 16, 3))
-    cost = network_cost(model)
-    first, second, head = 2 * 27 * 8 * 256, 2 * 8 * 5 * 256, 2 * 5 * 2
-    assert cost.forward_flops == first + second + head
-    # Of the first convolution nobody wants the gradient of the images.
-    assert cost.training_flops == 2 * first + 3 * (second + head)
-    maps = {name: channels * 256 for name, channels in (("in", 3), ("first", 8), ("second", 5))}
-    convolutions = 2 * (maps["in"] + maps["first"]) + 3 * (maps["first"] + maps["second"])
-    assert cost.training_numbers == convolutions + 8 * maps["first"]
-
-
-def test_oscri_at_32_px_costs_a_gigaflop():
-    model = Classifier(ClassifierSpec(EncoderConfig("oscri"), tuple("abcdef"), 32, 3))
-    assert network_cost(model).training_flops / 1e9 == pytest.approx(0.984, abs=0.001)
 
 
 @pytest.mark.parametrize("side", [16, 96])  # an array, and a JPEG

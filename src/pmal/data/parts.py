@@ -57,7 +57,10 @@ def open_part(name: str, samples: Samples, shape: tuple[int, int], session: Sess
     (size, channels), resources, ranks = shape, session.resources, session.ranks
     in_memory = isinstance(samples.store, VectorStore)
     fits = in_memory or len(samples) * channels * size**2 <= resources.memory_limit * 2**30
-    room = None if fits or name != "train" else _room_for(len(samples), shape, session)
+    room = None
+    if not fits and resources.cache and name == "train":  # the others are looked at once or twice
+        # Before anything is read: that takes long, and the folder may be a wrong one.
+        room = scratch_file(Path(resources.cache), (len(samples), channels, size, size), ranks)
     own = samples.at(np.arange(len(samples))[ranks.share(len(samples))])
     with session.display.stage(f"reading {name}", len(samples), "images") as advance:
         report = ranks.for_all(advance)
@@ -82,19 +85,6 @@ def open_part(name: str, samples: Samples, shape: tuple[int, int], session: Sess
         images = StreamedImages(SampleDataset(readable, size, channels), session.device, resources.workers)
         images = images if room is None else DecodedImages(images, room)
     return Part(readable, images, tuple(unreadable))
-
-
-def _room_for(count: int, shape: tuple[int, int], session: Session) -> torch.Tensor | None:
-    """For the training images, decoded, where it is asked for; the other parts are looked at once or twice.
-
-    Before anything is read: that takes long, and the folder may be a wrong one.
-    """
-    (size, channels), cache = shape, session.resources.cache
-    if not cache:
-        return None
-    if session.ranks.size > 1:
-        raise UsageError("--cache: each process would keep all images for itself: leave it out")
-    return scratch_file(Path(cache), (count, channels, size, size))
 
 
 def training_statistics(images: ImageBatches) -> tuple[torch.Tensor, torch.Tensor]:

@@ -3,7 +3,6 @@
 from torch import nn
 
 from pmal.encoders.adapters import FeatureAdapter
-from pmal.encoders.first_layer import PaddedConv2d
 from pmal.encoders.registry import register_encoder
 
 WIDTHS = (64, 64, 128, 128, 128, 128, 128, 128, 128)
@@ -20,7 +19,7 @@ def oscri(in_channels: int, image_size: int | None) -> FeatureAdapter:
         if i % 3 == 0 and channels > 1:
             layers.append(nn.Dropout2d(0.2))
         stride = 2 if i % 3 == 2 else 1
-        layers.append(PaddedConv2d(channels, width, 3, stride=stride, padding=1, bias=False))
+        layers.append(nn.Conv2d(channels, width, 3, stride=stride, padding=1, bias=False))
         layers += [nn.BatchNorm2d(width), nn.LeakyReLU(0.2, inplace=True)]
         channels = width
     body = nn.Sequential(*layers)

@@ -6,7 +6,6 @@ As in torchvision, a bottleneck has its stride in the 3x3 convolution.
 from torch import Tensor, nn
 
 from pmal.encoders.adapters import FeatureAdapter
-from pmal.encoders.first_layer import PaddedConv2d
 from pmal.encoders.registry import register_encoder
 from pmal.errors import unknown_name
 
@@ -84,5 +83,5 @@ def _conv_norm_relu(channels: int, width: int, kernel: int, stride: int = 1) -> 
 
 
 def _conv_norm(channels: int, width: int, kernel: int, stride: int = 1) -> list[nn.Module]:
-    convolution = PaddedConv2d(channels, width, kernel, stride=stride, padding=kernel // 2, bias=False)
+    convolution = nn.Conv2d(channels, width, kernel, stride=stride, padding=kernel // 2, bias=False)
     return [convolution, nn.BatchNorm2d(width)]

@@ -3,7 +3,6 @@
 from torch import Tensor, nn
 
 from pmal.encoders.adapters import FeatureAdapter
-from pmal.encoders.first_layer import PaddedConv2d
 from pmal.encoders.registry import register_encoder
 from pmal.encoders.resnet import he_initialize
 from pmal.errors import UsageError
@@ -15,7 +14,7 @@ def wide_resnet(
 ) -> FeatureAdapter:
     """64 x width features; WRN-40-4 has 256 and 8,946,640 parameters at three channels."""
     _check(depth, width, dropout)
-    layers: list[nn.Module] = [PaddedConv2d(in_channels, 16, 3, padding=1, bias=False)]
+    layers: list[nn.Module] = [nn.Conv2d(in_channels, 16, 3, padding=1, bias=False)]
     channels = 16
     for stage in range(3):
         out_channels = 16 * width * 2**stage

@@ -22,6 +22,7 @@ from pmal.ensemble.classifier import (
     save_classifier,
     with_head,
 )
+from pmal.ensemble.cost import weights_times_pixels
 from pmal.ensemble.heads import final_head
 from pmal.ensemble.optimizers import learning_rate, make_optimizer
 from pmal.ensemble.steps import EagerStep, Objective
@@ -85,20 +86,13 @@ def networks_at_once(
     """How many train side by side: one where it would not be faster, or images cannot be read twice."""
     if session.device.type != "cuda" or session.ranks.size > 1 or not is_resident(data.images):
         return 1
-    step = _work(spec) * min(config.batch_size, len(data.images))
+    step = weights_times_pixels(spec) * min(config.batch_size, len(data.images))
     return AT_ONCE if step <= LARGEST_STEP else 1
 
 
 def is_long(spec: ClassifierSpec, config: TrainingConfig, data: TrainingSet) -> bool:
     """Whether one training takes a CPU hours."""
-    return _work(spec) * len(data.images) * config.epochs > LONG_ON_CPU
-
-
-def _work(spec: ClassifierSpec) -> float:
-    """Of one image, roughly: weights x pixels."""
-    with seeded(0, torch.device("cpu")):
-        weights = sum(parameter.numel() for parameter in Classifier(spec).parameters())
-    return float(weights * spec.image_size**2)
+    return weights_times_pixels(spec) * len(data.images) * config.epochs > LONG_ON_CPU
 
 
 def load_classifiers(

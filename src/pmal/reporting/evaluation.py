@@ -30,14 +30,18 @@ def measure_model(
 ) -> dict[str, Any]:
     """Figures of the model, with those of the plain classifier beside them under `softmax`."""
     parts = [test.images] + ([unknown.images] if unknown else [])
-    total = sum(map(len, parts)) * (2 if softmax else 1)
-    with display.stage("evaluation", total, "images") as advance:
-        labels_N = test.labels(torch.device("cpu"))
-        embedded = [embed_images(model.classifier, images, advance=advance, ranks=ranks) for images in parts]
+    networks = [model.classifier] + ([softmax] if softmax else [])
+    labels_N = test.labels(torch.device("cpu"))
+    with display.stage("evaluation", sum(map(len, parts)) * len(networks), "images") as advance:
+        # Part by part: the processes that decode a streamed one are started once for both networks.
+        found = [
+            [embed_images(network, images, advance=advance, ranks=ranks) for network in networks]
+            for images in parts
+        ]
+        embedded, *plain = [list(of_network) for of_network in zip(*found, strict=True)]
         figures = ranks.by_first(lambda: _model_figures(model, labels_N, embedded))
-        if softmax:
-            plain = [embed_images(softmax, images, advance=advance, ranks=ranks) for images in parts]
-            figures["softmax"] = ranks.by_first(lambda: _softmax_figures(labels_N, plain))
+        if plain:
+            figures["softmax"] = ranks.by_first(lambda: _softmax_figures(labels_N, plain[0]))
     return figures
 
 

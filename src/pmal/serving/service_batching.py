@@ -18,9 +18,9 @@ from dataclasses import dataclass, fields
 from typing import Any, Generic, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from pmal.ensemble.classifier import Classifier
+from pmal.ensemble.cost import network_cost
 from pmal.rejection.model import Answers, OpenSetModel
 from pmal.serving.service_metrics import Histogram
 
@@ -168,32 +168,11 @@ class MicroBatcher(Generic[Model]):
 
 
 def _affordable(model: OpenSetModel) -> int:
-    spec, device = model.classifier.spec, model.classifier.mean.device
-    one = torch.zeros(1, spec.channels, spec.image_size, spec.image_size, dtype=torch.uint8, device=device)
-    each, size = max(1, _multiplications(model.classifier.eval(), one)), 1
-    while size < LARGEST and 2 * size * each <= WORK.get(device.type, WORK["cpu"]):
+    limit = WORK.get(model.classifier.mean.device.type, WORK["cpu"])
+    each, size = max(1, network_cost(model.classifier).multiplications), 1
+    while size < LARGEST and 2 * size * each <= limit:
         size *= 2
     return size
-
-
-def _multiplications(network: Classifier, images: Tensor) -> int:
-    """Of convolutions and matrix products. torch's own counter needs seconds before it counts."""
-    total = 0
-
-    def count(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        nonlocal total
-        weight = getattr(module, "weight", None)
-        if isinstance(weight, Tensor) and weight.dim() >= 2 and isinstance(output, Tensor):
-            total += weight[0].numel() * output.numel()
-
-    hooks = [module.register_forward_hook(count) for module in network.modules()]
-    try:
-        with torch.no_grad():
-            network.embed(images)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return total
 
 
 def _same_rows(first: Answers, rolled: Answers, shift: int) -> bool:

@@ -13,13 +13,14 @@ from typing import Any
 import torch
 
 from pmal._runtime.session import Session
+from pmal.ensemble.cost import network_cost
 from pmal.optimization.learner import embed_prototypes
 from pmal.optimization.training import PrototypeTrainingSet
 from pmal.rejection.model import OpenSetModel, Rule
 from pmal.rejection.scores import Reference
 from pmal.speed.contestants import Case, prototypes_of, training_data
 from pmal.speed.reference import ReferenceLoop
-from pmal.speed.timing import Limits, Stopwatch, Work, in_turns, network_cost, quantile, spread
+from pmal.speed.timing import Limits, Stopwatch, Work, in_turns, quantile, spread
 
 FEWEST = 3
 """Calls, whatever they cost."""

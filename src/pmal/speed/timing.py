@@ -4,7 +4,6 @@ Other load on a machine changes from second to second. Contestants that take tur
 their ratio holds where the figures themselves do not.
 """
 
-import copy
 import math
 import statistics
 import time
@@ -12,10 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
-
-from pmal.ensemble.classifier import Classifier
 
 Work = Callable[[], object]
 
@@ -114,42 +109,3 @@ def measure_limits(device: torch.device, watch: Stopwatch, repeats: int = 5) -> 
     best = {name: min(taken) for name, taken in seconds.items()}
     flops = {name: 2 * side**3 / best[name] for name in ("float32", "bfloat16")}
     return Limits(flops, 2 * size / best["copy"])
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What one image costs a network at least, whatever the program."""
-
-    forward_flops: float
-    training_flops: float
-    training_numbers: float
-    """Activations read and written in a training step: multiply by the bytes of a number."""
-
-
-def network_cost(model: Classifier) -> Cost:
-    """Counted on shapes alone, without computing anything.
-
-    A convolution reads its input and writes its output, and as much again for each of its two gradients.
-    Batch norm with its activation, as one, reads or writes its map three times forward (the statistics need
-    all of it first) and five times backward. Weights and all else count as nothing.
-    """
-    spec, images = model.spec, 2
-    network = copy.deepcopy(model).to("meta").train()
-    x = torch.empty(images, spec.channels, spec.image_size, spec.image_size, device="meta")
-    numbers = 0
-
-    def count(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        nonlocal numbers
-        both = inputs[0].numel() + output.numel()
-        if isinstance(module, nn.BatchNorm2d):
-            numbers += 8 * output.numel()
-        elif isinstance(module, nn.Conv2d):
-            numbers += (3 if inputs[0].requires_grad else 2) * both
-
-    for module in network.modules():
-        module.register_forward_hook(count)
-    with FlopCounterMode(display=False) as counter:
-        logits = network(x)
-        forward = counter.get_total_flops()
-        torch.autograd.backward(logits.sum())
-    return Cost(forward / images, counter.get_total_flops() / images, numbers / images)

@@ -15,6 +15,7 @@ from pmal._runtime.devices import choose_precision, convolutions
 from pmal._runtime.seeds import seeded
 from pmal._runtime.session import Session
 from pmal.ensemble.classifiers import AT_ONCE
+from pmal.ensemble.cost import network_cost
 from pmal.errors import UsageError
 from pmal.speed.contestants import (
     Case,
@@ -27,7 +28,7 @@ from pmal.speed.contestants import (
     set_up,
     side_by_side,
 )
-from pmal.speed.timing import Limits, Stopwatch, Work, in_turns, network_cost, spread
+from pmal.speed.timing import Limits, Stopwatch, Work, in_turns, spread
 
 Row = dict[str, Any]
 SMALLEST_BATCH = 4
