@@ -32,7 +32,6 @@ from pmal.data.loading import load_images
 from pmal.data.samples import PixelStore, Samples
 from pmal.data.targets import ClassLabels
 from pmal.data.task import Task, learning_task, open_task
-from pmal.ensemble.embeddings import embed_images
 from pmal.errors import DataError, Interrupted, UsageError
 from pmal.estimator_settings import (
     ARRAYS,
@@ -281,15 +280,19 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         return Samples.whole(store, np.zeros(len(store), np.int64), ("",))
 
     def _embed_samples(self, samples: Samples) -> tuple[torch.Tensor, torch.Tensor]:
+        z_ND, logits_NK = self.model_.embed(self._read(samples))
+        return z_ND.cpu(), logits_NK.cpu()
+
+    def _read(self, samples: Samples) -> ReadSamples:
         network = self.model_.classifier
         size, channels = network.spec.image_size, network.spec.channels
-        return embed_images(network, ReadSamples(samples, size, channels, network.mean.device))
+        return ReadSamples(samples, size, channels, network.mean.device)
 
     def _embed(self, X: Any) -> tuple[torch.Tensor, torch.Tensor]:
         return self._embed_samples(self._samples(X))
 
     def _answers_of(self, samples: Samples) -> Answers:
-        return self.model_.answer_embedded(*self._embed_samples(samples))
+        return self.model_.answer(self._read(samples))
 
     def _answers(self, X: Any) -> Answers:
         return self._answers_of(self._samples(X))

@@ -16,6 +16,7 @@ from pmal.ensemble.classifier import Classifier, ClassifierSpec
 from pmal.ensemble.embeddings import embed_images
 from pmal.errors import DataError, UsageError
 from pmal.optimization import point_to_set_distance
+from pmal.rejection import model as module
 from pmal.rejection.calibration import Calibration
 from pmal.rejection.model import REPLAYED, OpenSetModel, Prototype, Rule
 from pmal.rejection.scores import Reference, unknown_scores
@@ -190,8 +191,10 @@ def test_what_a_gpu_replays_waits_for_nothing(model, score):
     assert watch.waiting == []
 
 
-def test_one_image_gets_the_answer_that_it_gets_among_many(model):
+def test_one_image_gets_the_answer_that_it_gets_among_many(model, monkeypatch):
     many = model.answer(pictures(100, 3))  # more than a batch: embedded first, and judged together
+    monkeypatch.setattr(module, "_ROWS", 30)  # and in blocks
+    assert torch.equal(model.answer(pictures(100, 3)).labels, many.labels)
     for place in (0, 57, 99):
         one = model.answer(pictures(100, 3)[place : place + 1])
         assert one.labels[0] == many.labels[place]

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -14,7 +14,7 @@ Outputs = TypeVar("Outputs", bound=tuple[torch.Tensor, ...])
 
 WARMUP = 3
 MOST_SHAPES = 4
-"""That are captured: each holds the memory of its maps."""
+"""That are captured."""
 _CAPTURING = threading.Lock()
 """torch allows one capture at a time in a process."""
 
@@ -44,6 +44,8 @@ class Replayed(Generic[Outputs]):
         """None: came once."""
         self._refused = False
         self._weight: torch.Tensor | None = None
+        self._pool: Any = None
+        """Memory that all graphs have in common: one at a time is replayed, and what comes out is copied."""
         self._lock = threading.Lock()
 
     def __call__(self, images: torch.Tensor) -> Outputs:
@@ -60,7 +62,7 @@ class Replayed(Generic[Outputs]):
         # The old weight is kept, or else the new one could come to lie in the same place.
         weight = next(iter(self.model.parameters()), self.model.mean).detach()
         if self._weight is None or weight.data_ptr() != self._weight.data_ptr():
-            self._captured, self._refused, self._weight = {}, False, weight
+            self._captured, self._refused, self._weight, self._pool = {}, False, weight, None
         shape = images.shape
         if shape not in self._captured:
             self._remember(shape)
@@ -98,9 +100,10 @@ class Replayed(Generic[Outputs]):
                 for _ in range(WARMUP):
                     self.work(images)
             current.wait_stream(stream)
-            graph = torch.cuda.CUDAGraph()
+            graph, mode = torch.cuda.CUDAGraph(), "thread_local"
+            self._pool = self._pool or torch.cuda.graph_pool_handle()
             try:
-                with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+                with torch.cuda.graph(graph, self._pool, stream, capture_error_mode=mode):
                     outputs = self.work(images)
             except RuntimeError:
                 torch.cuda.set_stream(current)  # torch does not come back from a capture that failed

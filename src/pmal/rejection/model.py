@@ -22,6 +22,7 @@ from pmal.rejection.calibration import Calibration
 from pmal.rejection.scores import LOGIT_SCORES, Reference, class_distances, unknown_scores
 from pmal.rejection.thresholds import decide
 
+_ROWS = 1 << 16
 REPLAYED = (*LOGIT_SCORES, "distance")
 """Scores that need no look at a value, so that a GPU can be told beforehand to compute them."""
 
@@ -136,9 +137,12 @@ class OpenSetModel:
     def answer_embedded(self, z_BD: Tensor, logits_BK: Tensor) -> Answers:
         """The same, of embeddings and logits."""
         self.deciding_score()
-        # On the device of the network, where the many prototypes and neighbors of many classes take no time.
-        z_BD, logits_BK = (x.to(self.classifier.mean.device) for x in (z_BD, logits_BK))
-        return self._answers(z_BD, *self._judge(z_BD, logits_BK))
+        # On the device of the network, where the many prototypes and neighbors of many classes take no time;
+        # in blocks, because what is said of a million images may not fit there.
+        z_BD, device = z_BD.to(self.classifier.mean.device), self.classifier.mean.device
+        blocks = zip(torch.split(z_BD, _ROWS), torch.split(logits_BK, _ROWS), strict=True)
+        judged = [[x.cpu() for x in self._judge(z, logits.to(device))] for z, logits in blocks]
+        return self._answers(z_BD, *(torch.cat(column) for column in zip(*judged, strict=True)))
 
     @torch.no_grad()
     def logits(self, z_BD: Tensor) -> Tensor:
