@@ -2,8 +2,8 @@
 
     loss = cross entropy(W z + b, y) + weight (-log p(z) / D)        score density = -log p(z)
 
-p is a normalizing flow, an invertible map f of z to numbers of a simple distribution p0, trained jointly with
-the classifier: the gradient of the density reaches the encoder, times `share`.
+p is a normalizing flow, an invertible map f of z to numbers of a simple distribution p0, trained together with
+the classifier. The gradient of the density reaches the encoder times `share`.
 
     log p(z) = log p0(f(z)) + log |det df/dz|
 
@@ -13,12 +13,16 @@ one half of the channels given the other half:
     b' = b exp(s(a)) + t(a)        log |det| = sum s(a)        |s| < 2
 
 What differs from the paper:
+- There all of the density's gradient reaches the encoder (`share` = 1). With these flows the encoder then
+  learns embeddings that are easy to model, one simple cloud, and unknown images fall into it: on the embedded
+  sample the density rejects far worse than with `share` = 0, which is the default, and longer training does
+  not help. Both stand in the ledger (docs/benchmark.md).
 - Its flow is a residual flow (i-ResNet blocks, and a series for the determinant). Couplings have their
   determinant in closed form, which a captured training step needs.
 - p0 is logistic (as in NICE, Dinh et al., 2015) and not normal, and the couplings' networks normalize their
   layers. The gradient of a normal density grows with the distance: under the rate that all methods share, and
   without the normalization, the loss was infinite or NaN within 150 steps.
-- Nothing in the joint loss keeps the encoder from shrinking z to a few points, where every density is
+- Nothing in a joint loss keeps the encoder from shrinking z to a few points, where every density is
   infinite; and a rectified channel that is always zero has no density at all. So the density is that of z
   standardized by its batch statistics (running ones once trained), and in training Gaussian noise of `noise`
   standard deviations is added: what is smaller than the noise gains nothing by shrinking further.
@@ -105,7 +109,7 @@ class Flow(nn.Module):
 class HybridHead(Head):
     """weight: of the density. layers, width: of the flow. noise: in standard deviations of a channel.
 
-    share: how much of the density's gradient reaches the encoder. 1: all of it, as in the paper. 0: detached.
+    share: how much of the density's gradient reaches the encoder. 1: all of it, as in the paper. 0: none.
     """
 
     own_scores = ("density",)
@@ -116,8 +120,8 @@ class HybridHead(Head):
         weight: float = 1.0,
         layers: int = 8,
         width: int = 128,
-        noise: float = 0.1,
-        share: float = 1.0,
+        noise: float = 0.03,
+        share: float = 0.0,
     ) -> None:
         super().__init__()
         if shape.features < 2 or layers < 2:
