@@ -20,6 +20,7 @@ from pmal._runtime.session import open_session
 from pmal.config import Resources
 from pmal.data.parts import open_part
 from pmal.data.task import open_task
+from pmal.errors import UsageError
 from pmal.pipeline import describe
 from pmal.reporting.metrics import auroc
 from pmal.serving.bundle import load_model
@@ -29,6 +30,8 @@ def measure(run: Path, data_root: str | None, device: str) -> dict[str, Any]:
     session, config = open_session(Resources(device=device, data_root=data_root)), read_config(run)
     task, model = open_task(config.data, data_root), load_model(run / "model", session.device)
     shape = (model.classifier.spec.image_size, model.classifier.spec.channels)
+    if task.unknown is None:
+        raise UsageError(f"{run}: no unknown classes to reject: name a run that was fitted with some")
     parts = [open_part(name, getattr(task, name), shape, session) for name in ("test", "unknown")]
     full, half = ([one.answer(part.images) for part in parts] for one in (model, model.in_half_precision()))
     differ = sum(int((a.labels != b.labels).sum()) for a, b in zip(full, half, strict=True))

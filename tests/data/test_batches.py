@@ -159,6 +159,7 @@ def test_a_set_kept_decoded_is_decoded_once(photos, tmp_path, device):
     for plan in plans:
         for positions, batch in zip(plan, decoded.stream(plan), strict=True):
             assert torch.equal(batch.cpu(), images[positions])
+        assert bool(multiprocessing.active_children()) == (plan is not plans[-1])
     assert sorted(asked) == list(range(12))
     assert decoded.fingerprint() == streamed.fingerprint()
     assert not any(entry.is_file() for entry in tmp_path.iterdir())  # nothing with a name

@@ -2,8 +2,8 @@
 
     loss = cross entropy(W z + b, y) + weight (-log p(z) / D)        score density = -log p(z)
 
-p is a normalizing flow, an invertible map f of z to numbers of a simple distribution p0, trained together with
-the classifier. The gradient of the density reaches the encoder times `share`.
+p is a normalizing flow, an invertible map f of z to numbers of a simple distribution p0, trained together
+with the classifier. The gradient of the density reaches the encoder times `share`.
 
     log p(z) = log p0(f(z)) + log |det df/dz|
 

@@ -158,6 +158,10 @@ class StreamedImages:
         self._loader = None
         raise lost
 
+    def end_workers(self) -> None:
+        """Those that wait for the next plan; a new one starts others."""
+        self._loader = None
+
     def fingerprint(self) -> str:
         """By their names: reading all of them again would take as long as an epoch."""
         return self._name_digest
@@ -171,7 +175,7 @@ class StreamedImages:
         """Hand the plan to the workers, new or waiting. Those of another set end, unless it still streams."""
         former = StreamedImages._latest() if StreamedImages._latest else None
         if former is not None and former is not self:
-            former._loader = None
+            former.end_workers()
         StreamedImages._latest = weakref.ref(self)
         self._plan[:] = [positions.tolist() for positions in plan]
         with warnings.catch_warnings():

@@ -45,7 +45,10 @@ class DecodedImages:
 
     def _batches(self, plan: Plan) -> Iterator[torch.Tensor]:
         lacking = [positions[~self.kept[positions]] for positions in plan]
-        decoded = self.images.decoded([positions for positions in lacking if len(positions)])
+        wanted = [positions for positions in lacking if len(positions)]
+        if not wanted:
+            self.images.end_workers()  # each holds some hundred MB
+        decoded = self.images.decoded(wanted)
         for positions, new in zip(plan, lacking, strict=True):
             if len(new):
                 self.pixels[new] = next(decoded)
