@@ -4,6 +4,8 @@ import io
 import json
 import os
 import struct
+import threading
+import time
 import zlib
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch.utils.data import ConcatDataset, DataLoader
 
+from pmal.data import fitting
 from pmal.data.decode import decode, encode_png, fit_to
 from pmal.data.loading import (
     BadSample,
@@ -274,6 +277,24 @@ def test_more_than_a_fifth_unreadable_stops() -> None:
         "train: 21 of 100 images unreadable (first: 0.png: empty file), more than 20 %: repair or remove them"
     )
     check_quarantine(bad(5), 10, "train", max_share=0.5)
+
+
+@pytest.mark.parametrize(("seconds", "workers", "several"), [(0, 0, False), (2e-3, 0, True), (0, 2, True)])
+def test_small_images_are_not_worth_threads(monkeypatch, seconds, workers, several):
+    monkeypatch.setattr(fitting, "usable_cores", lambda: 2)
+    threads, told = set(), []
+
+    def attempt(position):
+        time.sleep(seconds)
+        threads.add(threading.get_ident())
+        if position % 100 == 7:
+            raise BadImage("damaged")
+
+    bad = fitting.try_all(300, attempt, workers, told.append)
+    assert bad == [(7, "damaged"), (107, "damaged"), (207, "damaged")]
+    assert sum(told) == 300
+    assert (len(threads) > 1) == several
+    assert fitting.try_all(0, attempt, workers, told.append) == []
 
 
 # -- streaming --

@@ -1,6 +1,9 @@
 """Every sample decoded to the size of a model, in threads. Imports no torch: an exported model needs none."""
 
+import math
 import os
+import statistics
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -12,6 +15,8 @@ from pmal.data.decode import decode_fitted, fit_to
 from pmal.data.samples import BadImage, EncodedStore, Ids, Pixels, Samples
 
 _CHUNK = 64
+SMALL_SECONDS = 5e-4
+"""So short a time goes mostly into the interpreter: of 32 px, 16 threads decode half as many as one."""
 
 
 @dataclass(frozen=True)
@@ -56,22 +61,33 @@ def try_all(
 ) -> list[tuple[int, str]]:
     """Attempt every position; those that raised `BadImage`, in order, with its reason.
 
-    Threads, because Pillow lets go of the interpreter while it decodes.
+    `workers`: threads, because Pillow lets go of the interpreter while it decodes. 0: one per core, or none
+    where the first images are so small that threads would wait for the interpreter most of the time.
     """
 
+    def try_one(position: int) -> list[tuple[int, str]]:
+        try:
+            attempt(position)
+        except BadImage as reason:
+            return [(position, str(reason))]
+        return []
+
     def go_through(start: int) -> list[tuple[int, str]]:
-        bad = []
-        for position in range(start, min(start + _CHUNK, count)):
-            try:
-                attempt(position)
-            except BadImage as reason:
-                bad.append((position, str(reason)))
-        return bad
+        return [bad for position in range(start, min(start + _CHUNK, count)) for bad in try_one(position)]
 
     found: list[tuple[int, str]] = []
-    starts = range(0, count, _CHUNK)
+    seconds: list[float] = []
+    for position in range(min(_CHUNK, count)):
+        begin = time.perf_counter()
+        found += try_one(position)
+        seconds.append(time.perf_counter() - begin)
+    if advance:
+        advance(len(seconds))
+    small = not workers and statistics.median(seconds or [math.inf]) < SMALL_SECONDS
+    starts = range(_CHUNK, count, _CHUNK)
     with ThreadPoolExecutor(workers or usable_cores()) as pool:
-        for start, bad in zip(starts, pool.map(go_through, starts), strict=True):
+        chunks = map(go_through, starts) if small else pool.map(go_through, starts)
+        for start, bad in zip(starts, chunks, strict=True):
             found += bad
             if advance:
                 advance(min(_CHUNK, count - start))
