@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pmal.commands.options import AGAIN, DataRootOption, JsonOption, start_session
+from pmal.commands.options import (
+    AGAIN,
+    AcceptOption,
+    DataRootOption,
+    JsonOption,
+    PerClassOption,
+    ScoreOption,
+    ThresholdOption,
+    start_session,
+)
 from pmal.config import Resources
 from pmal.errors import UsageError, unknown_name
 
@@ -20,12 +29,10 @@ def export(
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The file to write. Default: RUN/model.onnx.")
     ] = None,
-    score: Annotated[str | None, typer.Option(help="Reject by another score.")] = None,
-    accept: Annotated[float | None, typer.Option(help="Share of known images to accept.")] = None,
-    per_class: Annotated[
-        bool | None, typer.Option("--per-class/--global", help="A threshold per class, or one for all.")
-    ] = None,
-    threshold: Annotated[float | None, typer.Option(help="Reject above this score, for all classes.")] = None,
+    score: ScoreOption = None,
+    accept: AcceptOption = None,
+    per_class: PerClassOption = None,
+    threshold: ThresholdOption = None,
     force: Annotated[bool, typer.Option(help="Replace the file and its model card.")] = False,
     data_root: DataRootOption = None,
     as_json: JsonOption = False,

@@ -29,6 +29,12 @@ DataRootOption = Annotated[str | None, typer.Option(help=RESOURCES_HELP["data_ro
 DeviceOption = Annotated[str, typer.Option(help=RESOURCES_HELP["device"])]
 WorkersOption = Annotated[int, typer.Option(min=0, help=RESOURCES_HELP["workers"])]
 MemoryOption = Annotated[float, typer.Option(min=0, help=RESOURCES_HELP["memory_limit"])]
+ScoreOption = Annotated[str | None, typer.Option(help="Reject by another score.")]
+AcceptOption = Annotated[float | None, typer.Option(help="Share of known images to accept.")]
+PerClassOption = Annotated[
+    bool | None, typer.Option("--per-class/--global", help="A threshold per class, or one for all.")
+]
+ThresholdOption = Annotated[float | None, typer.Option(help="Reject above this score, for all classes.")]
 HalfOption = Annotated[
     bool, typer.Option("--half", help="Compute in float16 on a GPU: faster, scores to about three digits.")
 ]

@@ -8,7 +8,16 @@ from typing import Annotated
 
 import typer
 
-from pmal.commands.options import DeviceOption, HalfOption, JsonOption, start_session
+from pmal.commands.options import (
+    AcceptOption,
+    DeviceOption,
+    HalfOption,
+    JsonOption,
+    PerClassOption,
+    ScoreOption,
+    ThresholdOption,
+    start_session,
+)
 from pmal.config import Resources
 from pmal.errors import UsageError
 
@@ -22,12 +31,10 @@ def serve(
     allow_host: Annotated[
         list[str] | None, typer.Option(help="Another name the service is called by. May be repeated.")
     ] = None,
-    score: Annotated[str | None, typer.Option(help="Reject by another score.")] = None,
-    accept: Annotated[float | None, typer.Option(help="Share of known images to accept.")] = None,
-    per_class: Annotated[
-        bool | None, typer.Option("--per-class/--global", help="A threshold per class, or one for all.")
-    ] = None,
-    threshold: Annotated[float | None, typer.Option(help="Reject above this score, for all classes.")] = None,
+    score: ScoreOption = None,
+    accept: AcceptOption = None,
+    per_class: PerClassOption = None,
+    threshold: ThresholdOption = None,
     max_body: Annotated[float, typer.Option(min=0.001, max=1024, help="MiB of one request.")] = 16,
     max_pixels: Annotated[float, typer.Option(min=0.001, max=1000, help="Megapixels of one image.")] = 50,
     max_images: Annotated[int, typer.Option(min=1, help="Images in one request.")] = 64,
