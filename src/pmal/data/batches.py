@@ -85,9 +85,8 @@ class HostImages:
         return len(self.images)
 
     def stream(self, plan: Plan) -> Iterator[torch.Tensor]:
-        on_gpu = self.device.type == "cuda"
-        chosen = (chosen_images(self.images, positions, pinned=on_gpu) for positions in plan)
-        return uploaded(chosen, self.device) if on_gpu else chosen
+        chosen = (chosen_images(self.images, positions, self.device) for positions in plan)
+        return uploaded(chosen, self.device)
 
     def fingerprint(self) -> str:
         return hashlib.sha256(self.images.contiguous().numpy().data).hexdigest()
@@ -134,8 +133,7 @@ class StreamedImages:
         return len(self.dataset)
 
     def stream(self, plan: Plan) -> Iterator[torch.Tensor]:
-        batches = self.decoded(plan)
-        return uploaded(batches, self.device) if self.device.type == "cuda" else batches
+        return uploaded(self.decoded(plan), self.device)
 
     def decoded(self, plan: Plan) -> Iterator[torch.Tensor]:
         """The batches of a plan in the CPU's memory, pinned for a GPU."""
@@ -199,17 +197,21 @@ class StreamedImages:
         )
 
 
-def chosen_images(images: torch.Tensor, positions: torch.Tensor, pinned: bool) -> torch.Tensor:
-    """A batch of images of the CPU's memory; pinned, it can be copied while the device works."""
+def chosen_images(images: torch.Tensor, positions: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A batch of images of the CPU's memory; pinned, so that it can be copied while a GPU works."""
+    pinned = device.type == "cuda"
     batch = torch.empty((len(positions), *images.shape[1:]), dtype=images.dtype, pin_memory=pinned)
     return torch.index_select(images, 0, positions, out=batch)
 
 
 def uploaded(batches: Iterable[torch.Tensor], device: torch.device) -> Iterator[torch.Tensor]:
-    """Pinned batches on a GPU, each copied on a stream of its own while the one before it is worked on.
+    """Pinned batches on the GPU, each copied on a stream of its own while the one before it is worked on.
 
-    A batch may be kept: its memory is not used for another one.
+    A batch may be kept: its memory is not used for another one. For a CPU they are there already.
     """
+    if device.type == "cpu":
+        yield from batches
+        return
     copying = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     copied: deque[tuple[torch.Tensor, torch.cuda.Event]] = deque()
     finished: deque[torch.cuda.Event] = deque()

@@ -1,7 +1,7 @@
 """A set too large for the device, decoded once: from then on its pixels come from a file on a fast disk.
 
-A GPU trains faster than the cores beside it decode: with ResNet-50 at 224 px, an H200 takes what 16 to 32 of
-them give. Every epoch but the first then costs no more than reading 150 kB an image.
+A GPU trains faster than the cores beside it decode: with ResNet-50 at 224 px, an H200 takes what 16 of them
+give, if they are fast. Every epoch but the first then costs no more than reading 150 kB an image.
 """
 
 import contextlib
@@ -37,8 +37,7 @@ class DecodedImages:
         return len(self.images)
 
     def stream(self, plan: Plan) -> Iterator[torch.Tensor]:
-        batches = self._batches(plan)
-        return uploaded(batches, self.images.device) if self.images.device.type == "cuda" else batches
+        return uploaded(self._batches(plan), self.images.device)
 
     def fingerprint(self) -> str:
         return self.images.fingerprint()
@@ -53,7 +52,7 @@ class DecodedImages:
             if len(new):
                 self.pixels[new] = next(decoded)
                 self.kept[new] = True  # after its pixels: another process may look
-            yield chosen_images(self.pixels, positions, pinned=self.images.device.type == "cuda")
+            yield chosen_images(self.pixels, positions, self.images.device)
 
 
 def scratch_file(folder: Path, shape: tuple[int, ...], ranks: Ranks = ALONE) -> torch.Tensor:
