@@ -1,7 +1,8 @@
 """The contract of an encoder, and feature extractors of other origin made to fit it."""
 
+import contextlib
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -74,6 +75,18 @@ class Projected(Encoder):
     def forward(self, images: Tensor) -> Tensor:
         z_BD: Tensor = self.projection(self.encoder(images))
         return z_BD
+
+
+@contextlib.contextmanager
+def evaluating(network: nn.Module) -> Iterator[None]:
+    """Without a trace in the statistics of batch norm; every part has its own mode again afterwards."""
+    modes = [(module, module.training) for module in network.modules()]
+    network.eval()
+    try:
+        yield
+    finally:
+        for module, was_training in modes:
+            module.training = was_training
 
 
 def lower_half(encoder: nn.Module, images: Tensor) -> Tensor:
@@ -155,13 +168,11 @@ def _through(body: nn.Module, part: slice, x: Tensor) -> Tensor:
 
 def _dry_run(body: nn.Module, in_channels: int, image_size: int) -> Tensor:
     """Features of one black image; the body keeps its modes and batch statistics."""
-    modes = [(module, module.training) for module in body.modules()]
     image = torch.zeros(1, in_channels, image_size, image_size)
     weight = next(body.parameters(), image)
     image = image.to(weight.device, weight.dtype)
-    body.eval()
     try:
-        with torch.no_grad():
+        with evaluating(body), torch.no_grad():
             return _pool(body(image))
     except UsageError:
         raise
@@ -170,9 +181,6 @@ def _dry_run(body: nn.Module, in_channels: int, image_size: int) -> Tensor:
             f"{_kind(body)} fails on an image of {in_channels} x {image_size} x {image_size} "
             f"({_first_line(error)}): set in_channels and image_size to what it accepts"
         ) from error
-    finally:
-        for module, was_training in modes:
-            module.training = was_training
 
 
 def _import_library(library: str, model: str) -> ModuleType:

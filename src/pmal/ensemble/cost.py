@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from pmal._runtime.seeds import seeded
+from pmal.encoders.adapters import evaluating
 from pmal.ensemble.classifier import Classifier, ClassifierSpec
 
 
@@ -69,7 +70,7 @@ def network_cost(network: Classifier) -> Cost:
     image = torch.zeros(1, spec.channels, size, size, dtype=spec.dtype, device=network.mean.device)
     # Gradients tell which inputs have one. None is computed, so nothing is kept for them.
     nothing_kept = saved_tensors_hooks(lambda tensor: None, lambda none: none)
-    with _evaluating(network), _hooked(network, count), torch.enable_grad(), nothing_kept:
+    with evaluating(network), _hooked(network, count), torch.enable_grad(), nothing_kept:
         network.embed(image)
     return cost
 
@@ -89,15 +90,3 @@ def _hooked(network: nn.Module, hook: Any) -> Iterator[None]:
     finally:
         for handle in handles:
             handle.remove()
-
-
-@contextmanager
-def _evaluating(network: nn.Module) -> Iterator[None]:
-    """Without a trace in the statistics of batch norm; every part has its own mode again afterwards."""
-    modes = [(module, module.training) for module in network.modules()]
-    network.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
