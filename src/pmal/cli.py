@@ -21,15 +21,18 @@ from pmal.commands.options import (
     DATA_HELP,
     ENCODER_HELP,
     MINING_HELP,
-    RESOURCES_HELP,
     RUN_HELP,
     TRAINING_HELP,
     AcceptOption,
+    CacheOption,
+    CheckpointOption,
     DataRootOption,
     DeviceOption,
+    FromOption,
     HalfOption,
     JsonOption,
     MemoryOption,
+    OnlyOption,
     PerClassOption,
     RunArgument,
     ScoreOption,
@@ -84,24 +87,14 @@ def fit(
     encoder: Annotated[str | None, typer.Option(help=ENCODER_HELP["name"])] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help=TRAINING_HELP["epochs"])] = None,
     assignments: SetOption = None,
-    start: Annotated[
-        str | None,
-        typer.Option(
-            "--from", metavar="STAGE", help=f"Do this stage and all after it anew: {', '.join(STAGES)}."
-        ),
-    ] = None,
-    only: Annotated[
-        str | None,
-        typer.Option(metavar="STAGE", help="Stop after this stage; those before it must be done."),
-    ] = None,
+    start: FromOption = None,
+    only: OnlyOption = None,
     data_root: DataRootOption = None,
     device: DeviceOption = "auto",
     workers: WorkersOption = 0,
     memory_limit: MemoryOption = Resources.memory_limit,
-    checkpoint_seconds: Annotated[
-        float, typer.Option(min=0, help=RESOURCES_HELP["checkpoint_seconds"])
-    ] = Resources.checkpoint_seconds,
-    cache: Annotated[str | None, typer.Option(metavar="FOLDER", help=RESOURCES_HELP["cache"])] = None,
+    checkpoint_seconds: CheckpointOption = Resources.checkpoint_seconds,
+    cache: CacheOption = None,
     with_report: Annotated[
         bool, typer.Option("--report/--no-report", help="Write RUN/report.html at the end.")
     ] = True,

@@ -57,6 +57,11 @@ def convolutions(
     )
 
 
+def full_precision() -> contextlib.AbstractContextManager[object]:
+    """For convolutions of finished networks: GPUs otherwise round float32 to 10 bits."""
+    return convolutions(tf32=False)
+
+
 def describe_hardware(device: torch.device) -> dict[str, str | int]:
     """For the manifest: what a figure was measured on."""
     about: dict[str, str | int] = {

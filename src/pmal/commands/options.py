@@ -7,6 +7,7 @@ import typer
 
 from pmal._runtime.launch import refuse_ranks
 from pmal.config import (
+    STAGES,
     DataConfig,
     EncoderConfig,
     MiningConfig,
@@ -29,6 +30,17 @@ DataRootOption = Annotated[str | None, typer.Option(help=RESOURCES_HELP["data_ro
 DeviceOption = Annotated[str, typer.Option(help=RESOURCES_HELP["device"])]
 WorkersOption = Annotated[int, typer.Option(min=0, help=RESOURCES_HELP["workers"])]
 MemoryOption = Annotated[float, typer.Option(min=0, help=RESOURCES_HELP["memory_limit"])]
+CheckpointOption = Annotated[float, typer.Option(min=0, help=RESOURCES_HELP["checkpoint_seconds"])]
+CacheOption = Annotated[str | None, typer.Option(metavar="FOLDER", help=RESOURCES_HELP["cache"])]
+FromOption = Annotated[
+    str | None,
+    typer.Option(
+        "--from", metavar="STAGE", help=f"Do this stage and all after it anew: {', '.join(STAGES)}."
+    ),
+]
+OnlyOption = Annotated[
+    str | None, typer.Option(metavar="STAGE", help="Stop after this stage; those before it must be done.")
+]
 ScoreOption = Annotated[str | None, typer.Option(help="Reject by another score.")]
 AcceptOption = Annotated[float | None, typer.Option(help="Share of known images to accept.")]
 PerClassOption = Annotated[

@@ -1,6 +1,5 @@
 """Embeddings and logits of a whole set, without augmentation."""
 
-import contextlib
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from pmal._runtime.devices import convolutions
+from pmal._runtime.devices import full_precision
 from pmal._runtime.progress import Advance
 from pmal._runtime.ranks import ALONE, Ranks
 from pmal._runtime.session import Session
@@ -77,11 +76,6 @@ def embed_images(
     counts = [sum(map(len, share)) for share in shares]
     z_ND, logits_NK = (torch.cat(tensors) for tensors in zip(*outputs, strict=True))
     return ranks.gather_rows(z_ND, counts), ranks.gather_rows(logits_NK, counts)
-
-
-def full_precision() -> contextlib.AbstractContextManager[object]:
-    """For convolutions of finished networks: GPUs otherwise round float32 to 10 bits."""
-    return convolutions(tf32=False)
 
 
 def batch_for(model: Classifier) -> int:

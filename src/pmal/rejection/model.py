@@ -11,10 +11,11 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
+from pmal._runtime.devices import full_precision
 from pmal._runtime.progress import Advance
 from pmal.data.batches import HostImages, ImageBatches, ResidentImages
 from pmal.ensemble.classifier import Classifier, in_half_precision
-from pmal.ensemble.embeddings import batch_for, embed_images, full_precision
+from pmal.ensemble.embeddings import batch_for, embed_images
 from pmal.ensemble.replay import Replayed
 from pmal.errors import DataError, UsageError, unknown_name
 from pmal.optimization.distances import attention_weights
