@@ -115,10 +115,10 @@ class OpenSetModel:
         # Few, such as one, are answered in one piece: what takes time then is to launch each operation.
         self._check_images(images)
         with full_precision():
-            z_BD, judged = self._answer_few(images.to(self.classifier.mean.device))
+            found = self._answer_few(images.to(self.classifier.mean.device))
         if advance:
             advance(len(images))
-        return self._answers(z_BD, *judged)
+        return self._answers(*found)
 
     def embed(self, images: Tensor | ImageBatches, advance: Advance | None = None) -> tuple[Tensor, Tensor]:
         """Embeddings and logits of images, on the device of the network."""
@@ -240,15 +240,14 @@ class OpenSetModel:
         copy = replace(self, reference=self._reference)
         return Replayed(copy._embed_and_judge, self.classifier)
 
-    def _answer_few(self, images: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
+    def _answer_few(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Embeddings, and what `_judge` says of them."""
         if self.classifier.training:
             self.classifier.eval()
         if self.rule.score in REPLAYED:
-            z_BD, *judged = self._replayed_answer(images)
-            return z_BD, (judged[0], judged[1], judged[2])
+            return self._replayed_answer(images)
         z_BD, logits_BK = self._replayed_embed(images)
-        return z_BD, self._judge(z_BD, logits_BK)
+        return (z_BD, *self._judge(z_BD, logits_BK))
 
     def _embed_and_judge(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         z_BD, logits_BK = self.classifier.embed(images)
