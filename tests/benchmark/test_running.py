@@ -11,7 +11,7 @@ from pmal import pipeline
 from pmal._runtime.progress import Silent
 from pmal._runtime.runs import open_run
 from pmal._runtime.session import open_session
-from pmal.benchmark.cells import FLUCTUATION
+from pmal.benchmark.cells import FLUCTUATION, make_cell
 from pmal.benchmark.grid import Planned
 from pmal.benchmark.running import Places, count_training_images, run_cell
 from pmal.benchmark.schedule import missing_cells, run_one_by_one
@@ -213,6 +213,18 @@ def test_a_classifier_is_known_by_what_decides_it(settings, same):
     for method in ("softmax", "openmax", "proser"):
         assert one == classifier_digest(tiny(method).config(), "cpu")
     assert one != classifier_digest(tiny("cpn").config(), "cpu")
+
+
+def test_splits_that_differ_in_their_unknown_classes_share_classifiers():
+    def digest(source, split, family="arpl"):
+        return classifier_digest(make_cell("pmal", source, family, split, 0, recipe="strong").config(), "cpu")
+
+    for split in range(5):
+        assert digest("cifar+10", split) == digest("cifar+50", split)
+    assert digest("cifar10", 0) != digest("cifar10", 2)
+    assert digest("cifar10", 0) != digest("cifar10", 1)  # the same classes, but in another order
+    assert digest("cifar+10", 0, "neal") == digest("cifar+10", 1, "neal") != digest("cifar+10", 0)
+    assert digest("mnist", 0) != digest("svhn", 0)
 
 
 def test_a_run_of_other_settings_takes_nothing(places, session, tmp_path):

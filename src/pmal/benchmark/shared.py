@@ -20,7 +20,8 @@ import pmal
 from pmal._runtime.files import read_json, sha256, write_json
 from pmal._runtime.runs import open_run
 from pmal._runtime.tensors import has_tensors
-from pmal.config import RunConfig, to_settings
+from pmal.config import DataConfig, RunConfig, to_settings
+from pmal.data.protocols import get_split, list_families, list_sets
 from pmal.ensemble.heads import first_head
 from pmal.errors import DataError
 
@@ -39,9 +40,24 @@ def classifier_keys(config: RunConfig, device: str) -> list[Key]:
 def classifier_digest(config: RunConfig, device: str) -> str:
     """Of all that decides a classifier's weights; precision "auto" is another one on another device."""
     settings = {name: value for name, value in to_settings(config).items() if name in _DECIDING}
+    settings["data"] |= _known_part(config.data)
     head = dataclasses.asdict(first_head(config))  # linear: of softmax, and of all that go on from it
     text = json.dumps([settings, head, device, pmal.__version__], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _known_part(config: DataConfig) -> dict[str, Any]:
+    """What decides the known images: splits that differ in their unknown ones have the same classifiers.
+
+    >>> plus10, plus50 = (DataConfig(source, family="arpl", split=3) for source in ("cifar+10", "cifar+50"))
+    >>> _known_part(plus10) == _known_part(plus50)
+    True
+    """
+    if config.source not in list_sets() or config.family not in list_families(config.source):
+        return {}
+    split = get_split(config.source, config.family, config.split)
+    source = "cifar10" if config.source.startswith("cifar+") else config.source
+    return {"source": source, "family": "", "split": 0, "known": split.known}
 
 
 class ClassifierStore:
