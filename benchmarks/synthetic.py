@@ -11,6 +11,7 @@ names of these files, which takes no room and decodes as slowly.
 import argparse
 import io
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -62,9 +63,10 @@ def write_folder(
 ) -> list[str]:
     """`root`/train/<wnid> and `root`/val/<wnid>; the wnids. A third of the pictures is in upright format."""
     names = [f"n{label:08d}" for label in range(len(per_class))]
-    for label, (name, count) in enumerate(zip(names, per_class, strict=True)):
-        random = np.random.default_rng((seed, label))
-        for part, wanted in (("train", count), ("val", test_per_class)):
+
+    def write_class(label: int) -> None:
+        name, random = names[label], np.random.default_rng((seed, label))
+        for part, wanted in (("train", per_class[label]), ("val", test_per_class)):
             folder = root / part / name
             folder.mkdir(parents=True)
             for number in range(wanted):
@@ -74,6 +76,9 @@ def write_folder(
                     continue
                 width, height = size if number % 3 else size[::-1]
                 file.write_bytes(encode_jpeg(draw_picture(random, width, height, label)))
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(write_class, range(len(names))))
     return names
 
 
