@@ -273,8 +273,9 @@ class _Loop:
             captured, reason = None, "another process cannot"
             try:
                 captured = GraphStep(step, self.model, images, labels)
-            except RuntimeError as error:
-                # An objective that waits for the device cannot be captured. It trains all the same.
+            except Exception as error:
+                # An objective that waits for the device cannot be captured, and compilers have faults of
+                # their own, of any kind. It trains all the same.
                 reason = (str(error) or type(error).__name__).splitlines()[0]
             # Exchanges must be captured by all processes or by none.
             failed = self.ranks.largest(int(captured is None))
