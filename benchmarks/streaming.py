@@ -295,9 +295,10 @@ def run_train(options: argparse.Namespace) -> dict[str, Any]:
         list(streamed.stream(sequential_plan(options.workers, 1)))  # workers take seconds to start
         shape = (options.images, 3, options.size, options.size)
         kept = DecodedImages(streamed, scratch_file(Path(folder), shape))
-        # The first epoch compiles. The cache is filled in its first one, by the same workers.
+        # The first epoch compiles. The cache is filled in its first one, by the same workers, which end in
+        # its second.
         places = {"compiling": resident, "resident": resident, "streamed": streamed}
-        places |= {"cache, first epoch": kept, "cache": kept}
+        places |= {f"cache, {nth} epoch": kept for nth in ("first", "second", "third")}
         images = Watched(list(places.values()), device)
         memory = train_epochs(images, options, training_statistics(resident))
         epochs = {place: images.row(i, options.batch_size) for i, place in enumerate(places)}

@@ -151,7 +151,9 @@ def kept(ranks, folder):
     images = open_part("train", samples, (8, 1), session).images
     list(images.stream([torch.arange(10)[ranks.share(10)]]))
     ranks.gather(None)  # both are done
-    return {"kept": images.kept, "pixels": images.pixels}
+    pixels = torch.zeros(10, 1, 8, 8, dtype=torch.uint8)
+    images.file.read(torch.arange(10), pixels)
+    return {"kept": images.file.kept(), "pixels": pixels}
 
 
 def mined_file(ranks, folder):

@@ -179,8 +179,41 @@ def test_no_room_for_decoded_images_and_no_folder(tmp_path, monkeypatch):
     with pytest.raises(DataError, match=r"no room for 0\.0 GB .*No space left.* larger disk"):
         scratch_file(tmp_path, (1, 1, 8, 8))
     monkeypatch.delattr(os, "posix_fallocate")  # as on a system that has none
-    assert scratch_file(tmp_path, (2, 1, 8, 8)).tolist() == [0] * 130
+    assert scratch_file(tmp_path, (2, 1, 8, 8)).kept().tolist() == [False, False]
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+def few_bytes(move):
+    """As a disk does that is nearly full, or a signal that comes in between."""
+    return lambda descriptor, buffers, offset: move(descriptor, [buffers[0][:7]], offset)
+
+
+def test_a_scratch_file_gives_back_what_was_written_however_little_a_call_moves(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "pwritev", few_bytes(os.pwritev))
+    monkeypatch.setattr(os, "preadv", few_bytes(os.preadv))
+    file = scratch_file(tmp_path, (20, 3, 4, 5))
+    images = torch.randint(0, 256, (20, 3, 4, 5), dtype=torch.uint8)
+    order = torch.randperm(20)
+    file.write(order[:17], images[order[:17]])
+    assert torch.equal(file.kept().nonzero().flatten(), order[:17].sort().values)
+    found = torch.zeros(2, 3, 4, 5, dtype=torch.uint8)
+    file.read(order[[16, 3]], found)
+    assert torch.equal(found, images[order[[16, 3]]])
+
+
+def test_a_disk_that_fails_is_said_in_one_line(tmp_path, monkeypatch):
+    def fail(descriptor, buffers, offset):
+        raise OSError(errno.EIO, "Input/output error")
+
+    file, images = scratch_file(tmp_path, (2, 1, 8, 8)), torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwritev", fail)
+        with pytest.raises(DataError, match=r"^--cache: its disk failed \(Input/output error\)"):
+            file.write(torch.arange(2), images)
+    assert not file.kept().any()
+    os.ftruncate(file.descriptor, 10)
+    with pytest.raises(DataError, match=r"^--cache: its file was cut off"):
+        file.read(torch.arange(2), images)
 
 
 def test_some_images_of_a_larger_set():

@@ -198,10 +198,14 @@ class StreamedImages:
 
 
 def chosen_images(images: torch.Tensor, positions: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A batch of images of the CPU's memory; pinned, so that it can be copied while a GPU works."""
-    pinned = device.type == "cuda"
-    batch = torch.empty((len(positions), *images.shape[1:]), dtype=images.dtype, pin_memory=pinned)
+    """A batch of images of the CPU's memory."""
+    batch = empty_batch((len(positions), *images.shape[1:]), images.dtype, device)
     return torch.index_select(images, 0, positions, out=batch)
+
+
+def empty_batch(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """In the CPU's memory; pinned, so that it can be copied while a GPU works."""
+    return torch.empty(shape, dtype=dtype, pin_memory=device.type == "cuda")
 
 
 def uploaded(batches: Iterable[torch.Tensor], device: torch.device) -> Iterator[torch.Tensor]:

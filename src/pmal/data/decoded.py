@@ -9,15 +9,19 @@ import math
 import os
 import secrets
 import socket
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from pmal._runtime.ranks import ALONE, Ranks
-from pmal.data.batches import Plan, StreamedImages, chosen_images, uploaded
+from pmal.data.batches import Plan, StreamedImages, empty_batch, uploaded
 from pmal.errors import DataError
+
+THREADS = 8
+"""That read and write a batch: one alone would wait for the disk at every image."""
 
 
 class DecodedImages:
@@ -26,12 +30,10 @@ class DecodedImages:
     Processes on one machine have it in common: what one has decoded, the others read.
     """
 
-    def __init__(self, images: StreamedImages, room: torch.Tensor) -> None:
-        """room: of `scratch_file`, for as many images or for more."""
-        self.images, dataset = images, images.dataset
-        shape = (len(dataset), dataset.channels, dataset.size, dataset.size)
-        size = math.prod(shape)
-        self.pixels, self.kept = room[:size].view(shape), room[size:][: len(dataset)].view(torch.bool)
+    def __init__(self, images: StreamedImages, file: "ScratchFile") -> None:
+        """file: for as many images or for more."""
+        self.images, self.file, dataset = images, file, images.dataset
+        self.shape = (dataset.channels, dataset.size, dataset.size)
 
     def __len__(self) -> int:
         return len(self.images)
@@ -43,26 +45,79 @@ class DecodedImages:
         return self.images.fingerprint()
 
     def _batches(self, plan: Plan) -> Iterator[torch.Tensor]:
-        lacking = [positions[~self.kept[positions]] for positions in plan]
+        kept = self.file.kept()
+        lacking = [positions[~kept[positions]] for positions in plan]
         wanted = [positions for positions in lacking if len(positions)]
         if not wanted:
             self.images.end_workers()  # each holds some hundred MB
         decoded = self.images.decoded(wanted)
         for positions, new in zip(plan, lacking, strict=True):
             if len(new):
-                self.pixels[new] = next(decoded)
-                self.kept[new] = True  # after its pixels: another process may look
-            yield chosen_images(self.pixels, positions, self.images.device)
+                self.file.write(new, next(decoded))
+            batch = empty_batch((len(positions), *self.shape), torch.uint8, self.images.device)
+            self.file.read(positions, batch)
+            yield batch
 
 
-def scratch_file(folder: Path, shape: tuple[int, ...], ranks: Ranks = ALONE) -> torch.Tensor:
-    """Zeros on disk, a byte for each pixel of images of this shape (N, C, H, W) and one for each image.
+class ScratchFile:
+    """Images in a file without a name, which is gone when the last process that has opened it ends.
+
+    It is read and written, not mapped into memory: a mapped file costs a page fault for every 4 kB, and a
+    disk that fails would kill the process instead of giving an error.
+    """
+
+    def __init__(self, descriptor: int, count: int, image_bytes: int) -> None:
+        self.descriptor, self.count, self.image_bytes = descriptor, count, image_bytes
+        self._pool = ThreadPoolExecutor(THREADS)
+        weakref.finalize(self, os.close, descriptor)
+
+    def kept(self) -> torch.Tensor:
+        """Which images it has, bool (N,). A mark for each stands behind the pixels of all."""
+        marks = bytearray(self.count)
+        self._whole(os.preadv, marks, self.count * self.image_bytes)
+        return torch.frombuffer(marks, dtype=torch.bool)
+
+    def write(self, positions: torch.Tensor, images: torch.Tensor) -> None:
+        self._each(os.pwritev, positions, images)
+        for position in positions.tolist():  # after its pixels: another process may look
+            self._whole(os.pwritev, bytearray([1]), self.count * self.image_bytes + position)
+
+    def read(self, positions: torch.Tensor, into: torch.Tensor) -> None:
+        self._each(os.preadv, positions, into)
+
+    def _each(self, move: "Move", positions: torch.Tensor, images: torch.Tensor) -> None:
+        rows, places = images.flatten(1).numpy(), positions.tolist()
+
+        def part(first: int) -> None:
+            for row in range(first, len(places), THREADS):
+                self._whole(move, rows[row].data, places[row] * self.image_bytes)
+
+        list(self._pool.map(part, range(min(THREADS, len(places)))))
+
+    def _whole(self, move: "Move", buffer: "bytearray | memoryview", offset: int) -> None:
+        """One call may move a part only."""
+        rest = memoryview(buffer)
+        while len(rest):
+            try:
+                moved = move(self.descriptor, [rest], offset)
+            except OSError as error:
+                raise DataError(f"--cache: its disk failed ({error.strerror}): name another folder") from None
+            if not moved:
+                raise DataError("--cache: its file was cut off: name another folder")
+            rest, offset = rest[moved:], offset + moved
+
+
+Move = Callable[[int, list[memoryview], int], int]
+
+
+def scratch_file(folder: Path, shape: tuple[int, ...], ranks: Ranks = ALONE) -> ScratchFile:
+    """Room on disk for images of this shape (N, C, H, W).
 
     Its name is gone once all have opened it, before it takes any room: whatever ends them, nothing stays. One
-    per machine: memory maps of a folder that several share through a network would not agree.
+    per machine: a folder that several share through a network would be slower than decoding.
     """
     path = folder / f"pmal-{ranks.by_first(lambda: secrets.token_hex(8))}-{socket.gethostname()}"
-    descriptor, room, failed = -1, None, ""
+    descriptor, failed = -1, ""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
@@ -72,18 +127,21 @@ def scratch_file(folder: Path, shape: tuple[int, ...], ranks: Ranks = ALONE) -> 
     finally:
         with contextlib.suppress(OSError):  # another process was first, or it was never there
             path.unlink()
+    file = ScratchFile(descriptor, shape[0], math.prod(shape[1:]))
     size = math.prod(shape) + shape[0]
     try:
-        with os.fdopen(descriptor, "r+b") as file:
-            if hasattr(os, "posix_fallocate"):  # not on every system
-                os.posix_fallocate(file.fileno(), 0, size)  # now: a disk that is full later kills the process
-            room = torch.from_numpy(np.memmap(file, dtype=np.uint8, mode="r+", shape=(size,)))
+        # Now: it would be a pity to find the disk full after hours.
+        getattr(os, "posix_fallocate", _lengthen)(descriptor, 0, size)
     except OSError as error:
         gigabytes = f"{size / 1e9:,.1f} GB of decoded images"
         failed = f"no room for {gigabytes} there ({error.strerror}): name a folder on a larger disk"
     _check_all(folder, failed, ranks)
-    assert room is not None
-    return room
+    return file
+
+
+def _lengthen(descriptor: int, begin: int, size: int) -> None:
+    """Where room cannot be reserved."""
+    os.ftruncate(descriptor, begin + size)
 
 
 def _check_all(folder: Path, failed: str, ranks: Ranks) -> None:
