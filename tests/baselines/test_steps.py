@@ -8,7 +8,7 @@ from pmal.ensemble.classifier import ClassifierSpec
 from pmal.ensemble.classifiers import make_learner, untrained
 from pmal.ensemble.heads import final_head, first_head
 from pmal.ensemble.optimizers import make_optimizer
-from pmal.ensemble.steps import EagerStep, GraphStep
+from pmal.ensemble.steps import EagerStep, GraphStep, compiled
 from pmal.methods import METHODS
 from tests.waiting import Watch
 
@@ -44,13 +44,15 @@ def test_the_watch_sees_what_waits():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-@pytest.mark.parametrize("method", sorted(METHODS))
-def test_a_gpu_captures_it(method):
+@pytest.mark.parametrize(
+    ("method", "fused"), [*((method, False) for method in sorted(METHODS)), ("arpl+cs", True), ("cgdl", True)]
+)
+def test_a_gpu_captures_it(method, fused):
+    """Compiled as well, where a method has networks of its own for the compiler to stumble over."""
     network, objective, images, labels, config = learner_of(method, "cuda")
     optimizer = make_optimizer(network, config.training)
-    step = GraphStep(
-        EagerStep(objective, optimizer, None, "auto", lambda loss: None), network, images, labels
-    )
+    learned = compiled(objective) if fused else objective
+    step = GraphStep(EagerStep(learned, optimizer, None, "auto", lambda loss: None), network, images, labels)
     before = [parameter.detach().clone() for parameter in network.parameters()]
     losses = [float(step(images, labels)) for _ in range(3)]
     assert all(map(torch.isfinite, map(torch.tensor, losses)))

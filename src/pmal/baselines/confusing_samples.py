@@ -44,8 +44,8 @@ class ConfusingSamples(OwnAdam):
 
     def generate(self, count: int, mean_C: Tensor, std_C: Tensor) -> Tensor:
         """New normalized images (count, C, H, W)."""
-        noise_BN11 = torch.randn(count, self.noise, 1, 1, device=mean_C.device)
-        pixels_BCHW: Tensor = self.generator(noise_BN11)[:, :, : self.image_size, : self.image_size].float()
+        noise_BN = torch.randn(count, self.noise, device=mean_C.device)
+        pixels_BCHW: Tensor = self.generator(noise_BN)[:, :, : self.image_size, : self.image_size].float()
         normalized_BCHW = (pixels_BCHW - mean_C[:, None, None]) / std_C[:, None, None]
         return normalized_BCHW.contiguous(memory_format=torch.channels_last)
 
@@ -66,15 +66,17 @@ def embed_apart(encoder: nn.Module, images_BCHW: Tensor) -> Tensor:
 
 
 def generator(channels: int, image_size: int, noise: int, width: int) -> nn.Sequential:
-    """Noise (B, noise, 1, 1) to pixels in 0 to 1, at least as large as the image.
+    """Noise (B, noise) to pixels in 0 to 1, at least as large as the image.
 
-    >>> generator(1, 28, noise=100, width=16)(torch.zeros(2, 100, 1, 1)).shape
+    >>> generator(1, 28, noise=100, width=16)(torch.zeros(2, 100)).shape
     torch.Size([2, 1, 32, 32])
     """
     times = halvings(image_size)
     start = math.ceil(image_size / 2**times)
     widths = [width * min(2 ** (times - 1 - i), WIDEST) for i in range(times)]
-    layers: list[nn.Module] = [nn.ConvTranspose2d(noise, widths[0], start, bias=False), *_rectify(widths[0])]
+    # A transposed convolution of one pixel, in other words; as such torch's compiler mistakes its layout.
+    first = nn.Linear(noise, widths[0] * start**2, bias=False)
+    layers: list[nn.Module] = [first, nn.Unflatten(1, (widths[0], start, start)), *_rectify(widths[0])]
     for before, after in pairwise(widths):
         layers += [nn.ConvTranspose2d(before, after, 4, stride=2, padding=1, bias=False), *_rectify(after)]
     layers += [nn.ConvTranspose2d(widths[-1], channels, 4, stride=2, padding=1), nn.Sigmoid()]
@@ -112,7 +114,7 @@ def _rectify(width: int, slope: float = 0.0) -> list[nn.Module]:
 
 def _initialize(module: nn.Module) -> None:
     """As in DCGAN (Radford et al., ICLR 2016)."""
-    if isinstance(module, nn.Conv2d | nn.ConvTranspose2d):
+    if isinstance(module, nn.Conv2d | nn.ConvTranspose2d | nn.Linear):
         nn.init.normal_(module.weight, 0.0, 0.02)
     elif isinstance(module, nn.BatchNorm2d):
         nn.init.normal_(module.weight, 1.0, 0.02)
