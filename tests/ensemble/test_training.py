@@ -205,6 +205,27 @@ def test_a_step_is_captured_by_all_processes_or_by_none(data, tmp_path, monkeypa
     assert said == [f"net: cannot be captured ({reason}); slower steps"] * (fails or others_fail)
 
 
+def test_a_step_that_the_compiler_fails_at_is_captured_as_it_is_written(data, tmp_path, monkeypatch):
+    tried = []
+
+    class Captured:
+        def __init__(self, step, *_):
+            tried.append(step.objective)
+            assert step.objective != "compiled", "expected stride 16==1"  # as generated code says it
+
+    said, display = [], Silent()
+    display.say = said.append
+    session = Session(CPU, Resources(), display)
+    loop = training._Loop("net", make_model(), "plain", data, CONFIG, 5, tmp_path / "checkpoint", session)
+    loop.device = torch.device("cuda")
+    monkeypatch.setattr(training, "COMPILE_STEPS", 0)
+    monkeypatch.setattr(training, "compiled", lambda objective: "compiled")
+    monkeypatch.setattr(training, "GraphStep", Captured)
+    assert isinstance(loop.choose_step(None, None), Captured)
+    assert tried == ["compiled", "plain"]
+    assert [line.startswith("net: cannot be compiled (expected stride 16==1") for line in said] == [True]
+
+
 def test_every_sample_is_seen_at_most_once_an_epoch(data, tmp_path):
     seen = []
     model = make_model()
