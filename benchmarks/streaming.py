@@ -1,7 +1,7 @@
 """Does decoding keep up with the network? All figures of one file are from one run.
 
-    python benchmarks/streaming.py decode --json benchmarks/results/speed/streaming-cpu.json
-    python benchmarks/streaming.py train --device cuda --json benchmarks/results/speed/streaming-h200.json
+    python -m benchmarks.streaming decode --json benchmarks/results/speed/streaming-cpu.json
+    python -m benchmarks.streaming train --device cuda --json benchmarks/results/speed/streaming-h200.json
 
 decode: images per second and core, of ours and of what a plain loop does (Pillow, and a DataLoader of single
 float images). By processor time where one core works, so that other load on the machine does not count.
@@ -27,6 +27,7 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
+from benchmarks.synthetic import draw_picture, encode_jpeg
 from pmal._runtime.files import make_folder, write_json
 from pmal._runtime.manifest import describe_environment
 from pmal._runtime.progress import Silent
@@ -44,7 +45,6 @@ from pmal.ensemble import training
 from pmal.ensemble.classifier import ClassifierSpec
 from pmal.ensemble.classifiers import make_learner, untrained
 from pmal.ensemble.training import TrainingSet
-from synthetic import draw_picture, encode_jpeg
 
 IMAGENET_IMAGES, CORES = 1_281_167, 16
 SHAPES = (((500, 375), 224), ((500, 375), 112), ((500, 375), 64), ((2000, 1500), 224), ((8, 8), 8))
@@ -157,6 +157,21 @@ def loader_rows(folder: str, pictures: int, workers: int, repeat: int) -> list[d
     return rows
 
 
+def cache_rates(folder: str, images: int = 2048, batch_size: int = 256) -> dict[str, float]:
+    """Of a file of decoded images (`--cache`), in random order: written, then read, mostly from memory."""
+    random = torch.Generator().manual_seed(0)
+    plan = torch.randperm(images, generator=random).split(batch_size)
+    batch = torch.randint(0, 256, (batch_size, 3, 224, 224), dtype=torch.uint8, generator=random)
+    file, rates = scratch_file(Path(folder), (images, 3, 224, 224)), {}
+    for name, move in (("written", file.write), ("read", file.read)):
+        begin = time.perf_counter()
+        for positions in plan:
+            move(positions, batch)
+        rates[f"{name}_images_per_s"] = images / (time.perf_counter() - begin)
+    print(json.dumps(rates), flush=True)
+    return rates
+
+
 def before_training(rows: list[dict[str, Any]]) -> dict[str, float]:
     """What ImageNet costs until the first step on 16 cores, by the figures of one; the disk not counted.
 
@@ -184,8 +199,9 @@ def run_decode(options: argparse.Namespace) -> dict[str, Any]:
     rows = decode_rows(options.pictures, options.repeat)
     with tempfile.TemporaryDirectory() as folder:
         loaders = loader_rows(folder, 4 * options.pictures, options.workers, options.repeat)
+        cache = cache_rates(folder)
     load = {"load_average": os.getloadavg()[0]}  # above the workers' number, others slowed the loaders down
-    return {"decode": rows, "loaders": loaders, "imagenet": before_training(rows)} | load
+    return {"decode": rows, "loaders": loaders, "cache": cache, "imagenet": before_training(rows)} | load
 
 
 # -- train --

@@ -1,7 +1,7 @@
 """Markdown tables of README and docs, from benchmarks/results/. A test holds the two together.
 
-python benchmarks/tables.py            # print them
-python benchmarks/tables.py --write    # put them into README.md and docs/*.md, between their marks
+python -m benchmarks.tables            # print them
+python -m benchmarks.tables --write    # put them into README.md and docs/*.md, between their marks
 """
 
 import functools
@@ -10,10 +10,22 @@ import statistics
 import sys
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
 
+from benchmarks.speed_tables import SPEED_TABLES, rounded
 from pmal._runtime.files import read_json, write_text
+from pmal.benchmark.groups import (
+    accuracy,
+    auroc,
+    average,
+    group_results,
+    main_results,
+    pair,
+    splits_text,
+)
 from pmal.benchmark.ledger import Ledger
+from pmal.benchmark.paper import METHOD_ROWS, method_tables
+from pmal.benchmark.paper import SCORES as SCORE_OF_PAPER
+from pmal.benchmark.rendering import entry_text
 from pmal.benchmark.tables import COMMON_SCORES as SCORES
 from pmal.benchmark.tables import methods_tables, paired_tables, paper_tables, render
 
@@ -33,10 +45,45 @@ def benchmark_table(chosen: str) -> str:
 
 
 def pmal_table() -> str:
-    """Of the table of methods, the rows of PMAL and of the softmax that trains as long."""
-    kept = re.compile(r"\| pmal, |\| softmax equally long, |\| data, splits |\|---")
-    lines = benchmark_table("methods").splitlines()
-    return "\n".join(line for line in lines if not line.startswith("|") or kept.search(line))
+    """PMAL and the softmax that trains as long, on the same splits. The table of methods has all the rest."""
+    results, _ = Ledger(RESULTS).results()
+    groups = group_results(main_results(results))
+    scores, families = ("probability", "logit", "distance", "neighbors"), defaultdict(list)
+    for key, found in groups.items():
+        variant = any(setting.startswith("encoder.") for setting in key.settings)
+        pairs = pair(found, groups.get(key.equally_long, []))
+        if key.method != "pmal" or variant or not pairs:
+            continue
+        for one, same in zip((key, key.equally_long), zip(*pairs, strict=True), strict=True):
+            figures = [average(same, accuracy), *(average(same, auroc(score)) for score in scores)]
+            name = f"{key.source}, {splits_text(same)} | {one.method}, {one.epochs_text}"
+            families[key.family].append(f"| {name} | {' | '.join(map(entry_text, figures))} |")
+    head = f"| data, splits | method, epochs | ACC | {' | '.join(f'AUROC {score}' for score in scores)} |"
+    rule = "|---" * head.count(" | ") + "|---|"
+    return "\n\n".join("\n".join([f"family={f}", "", head, rule, *rows]) for f, rows in families.items())
+
+
+def baselines_table() -> str:
+    """Every method on CIFAR-10 by its own score, beside what the paper prints for it."""
+    results, _ = Ledger(RESULTS).results()
+    printed = method_tables()[1]
+    lines = [
+        "| method, epochs | rejects by | AUROC, arpl 0 | arpl 0, 2, 4 | the same by logit | published |",
+        "|---|---|---|---|---|---|",
+    ]
+    for key, found in group_results(main_results(results)).items():
+        if (key.source, key.family, key.recipe_text, key.epochs) != ("cifar10", "arpl", "oscri, strong", 100):
+            continue
+        same = [result for result in found if result.cell.split in (0, 2, 4)]
+        score = SCORE_OF_PAPER.get(key.method, same[0].score)
+        first = [result for result in same if result.cell.split == 0]
+        means = (average(first, auroc(score)), average(same, auroc(score)), average(same, auroc("logit")))
+        row = METHOD_ROWS.get((key.method, None)) or METHOD_ROWS.get((key.method, key.encoder), "")
+        value = printed[row]["AUROC", "cifar10"].value if row else ""
+        lines.append(
+            f"| {key.method}, {key.epochs_text} | {score} | {' | '.join(map(entry_text, means))} | {value} |"
+        )
+    return "\n".join(lines)
 
 
 def quality_table() -> str:
@@ -182,153 +229,6 @@ def new_class_table() -> str:
     return "\n".join(lines)
 
 
-def speed_files() -> list[tuple[str, dict]]:
-    """What benchmarks/speed.py wrote, with the name of the hardware."""
-    found = []
-    for file in sorted((RESULTS / "speed").glob("*.json")):
-        result = read_json(file)
-        hardware = result["manifest"]["hardware"]
-        threads = f"{hardware.get('threads')} CPU thread{'s' * (hardware.get('threads') != 1)}"
-        found.append((hardware.get("gpu") or threads, result))
-    return found
-
-
-def speed_table() -> str:
-    """Training steps beside the plain loop, and the PMAL step."""
-    lines = [
-        "| hardware | network, batch | step | images/s | times the plain loop | TFLOP/s, of products "
-        "| of copy | GiB | PMAL step, images/s | cost per image |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for name, result in speed_files():
-        joint = {step_kind(row): row for row in result.get("pmal_step", [])}
-        for row in result.get("training", []):
-            other = joint.get(step_kind(row))
-            pmal = f"{rounded(other['images_per_s'])} | {other['cost_per_image']:.2f}" if other else " | "
-            memory = "" if row["memory_gib"] is None else f"{row['memory_gib']:.1f}"
-            times = "" if row["ratio"] is None else f"{row['ratio']:.2f}"
-            lines.append(
-                f"| {name} | {row['encoder']} {row['image_size']} px, {row['batch_size']}{strong(row)} "
-                f"| {row['variant']}, {row['precision']} | {rounded(row['images_per_s'])} | {times} "
-                f"| {row['tflops']:.3g}, {100 * row['share_of_peak']:.0f} % "
-                f"| {100 * row['share_of_bandwidth']:.0f} % | {memory} | {pmal} |"
-            )
-    return "\n".join(lines)
-
-
-def step_kind(row: dict[str, Any]) -> tuple[str, str, str]:
-    return row["encoder"], row["variant"], strong(row)
-
-
-def strong(row: dict[str, Any]) -> str:
-    return ", strong augmentation" if row.get("augmentation") == "strong" else ""
-
-
-def speed_prediction_table() -> str:
-    """Answers of a finished model."""
-    lines = [
-        "| hardware | network | one image, median / 99 % in ms | network alone | plain loop | images/s "
-        "| network alone | plain loop |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for name, result in speed_files():
-        for row in result.get("prediction", []):
-            kinds = ("", "network_", "reference_")
-            latency = [
-                " / ".join(rounded(row[f"{kind}{part}_ms"]) for part in ("median", "p99")) for kind in kinds
-            ]
-            speed = [rounded(row[f"{kind}images_per_s"]) for kind in kinds]
-            cells = " | ".join(latency + speed)
-            precision = row.get("precision", "float32")
-            lines.append(f"| {name} | {row['encoder']} {row['image_size']} px, {precision} | {cells} |")
-    return "\n".join(lines)
-
-
-def speed_summary_table() -> str:
-    """What a GPU makes of it, in few lines: the best training row of each network, a whole run, answers."""
-    lines = ["| | NVIDIA H200 | times the plain loop |", "|---|---|---|"]
-    results = [result for name, result in speed_files() if name == "NVIDIA H200"]
-    best: dict[str, Any] = {}
-    for row in (row for result in results for row in result.get("training", [])):
-        if row["images_per_s"] > best.get(row["encoder"], {"images_per_s": 0})["images_per_s"]:
-            best[row["encoder"]] = row
-    for row in best.values():
-        network = f"{row['encoder']} {row['image_size']} px, batch {row['batch_size']}, {row['variant']}"
-        lines.append(
-            f"| training, {network} | {rounded(row['images_per_s'])} images/s | {row['ratio']:.1f} |"
-        )
-    for fit in (result["fit"] for result in results if "fit" in result):
-        size = f"{fit['trainings']} x {fit['epochs']} epochs of {fit['training_images']:,} images"
-        lines.append(f"| `pmal fit`, whole, {fit['encoder']}, {size} | {fit['seconds']:.0f} s | |")
-    for row in (row for result in results for row in result.get("prediction", [])):
-        network = f"{row['encoder']} {row['image_size']} px, {row['precision']}"
-        one = f"{row['median_ms']:.2f} ms for one image, {rounded(row['images_per_s'])} images/s"
-        lines.append(f"| prediction, {network} | {one} | {row['latency_ratio']:.1f}, {row['ratio']:.1f} |")
-    return "\n".join(lines)
-
-
-def speed_mining_table() -> str:
-    """Mining, in the same runs."""
-    lines = ["| hardware | N | K | precision | Gpairs/s | times torch.cdist |", "|---|---|---|---|---|---|"]
-    for name, result in speed_files():
-        for row in result.get("mining", []):
-            figures = f"{row['gpairs_per_s']:.3g} | {row['ratio']:.2f}"
-            lines.append(f"| {name} | {row['n']:,} | {row['k']} | {row['precision']} | {figures} |")
-    return "\n".join(lines)
-
-
-def speed_threads_table() -> str:
-    """One CPU thread and more, on a machine to oneself and on one that is shared."""
-    lines = ["| machine | threads wait | network, batch | threads | images/s |", "|---|---|---|---|---|"]
-    for _, result in speed_files():
-        waiting = result.get("environment", {}).get("OMP_WAIT_POLICY", "spinning (default)").lower()
-        for row in result.get("threads", []):
-            network = f"{row['encoder']} {row['image_size']} px, {row['batch_size']}"
-            figures = f"{row['threads']} | {rounded(row['images_per_s'])}"
-            lines.append(f"| {result['note']} | {waiting} | {network} | {figures} |")
-    return "\n".join(lines)
-
-
-def speed_profile_table() -> str:
-    """Where the time of a step goes."""
-    kinds = (
-        "convolution",
-        "batch norm",
-        "elementwise",
-        "optimizer",
-        "copy",
-        "layout",
-        "matrix product",
-        "other",
-    )
-    lines = [
-        f"| hardware | network, batch | phase, step | ms per step | {' | '.join(kinds)} | idle |",
-        f"|{'---|' * (5 + len(kinds))}",
-    ]
-    for name, result in speed_files():
-        for row in result.get("profile", []):
-            shares = [*(row["kinds"].get(kind, 0.0) for kind in kinds), row["idle"]]
-            cells = " | ".join(f"{100 * share:.0f}" for share in shares)
-            network = f"{row['encoder']} {row['image_size']} px, {row['batch_size']}"
-            milliseconds = rounded(row["microseconds_per_step"] / 1e3)
-            lines.append(
-                f"| {name} | {network} | {row['phase']}, {row['variant']} | {milliseconds} | {cells} |"
-            )
-    return "\n".join(lines)
-
-
-def speed_fit_table() -> str:
-    """A complete run, by stage."""
-    lines = ["| hardware | trainings x epochs x images | seconds | by stage |", "|---|---|---|---|"]
-    for name, result in speed_files():
-        if "fit" in result:
-            fit = result["fit"]
-            stages = ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in fit["stages"].items())
-            size = f"{fit['encoder']}, {fit['trainings']} x {fit['epochs']} x {fit['training_images']:,}"
-            lines.append(f"| {name} | {size} | {fit['seconds']:.0f} | {stages} |")
-    return "\n".join(lines)
-
-
 def service_table() -> str:
     """Requests of one image, with micro-batches and without. Per processor second: of the server alone."""
     lines = ["| | requests/s | per processor second | median ms | p99 ms |", "|---|---|---|---|---|"]
@@ -344,40 +244,11 @@ def service_table() -> str:
     return "\n".join([*lines, "", f"In {load['seconds']:.0f} s with {load['clients']} clients: {compared}"])
 
 
-def rounded(value: float) -> str:
-    """Three digits of small figures, whole numbers of large ones."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def speed_curves_table() -> str:
-    """Loss by epoch of plain and fast steps, as mean and deviation over seeds."""
-    head = "| hardware | training | steps | images/s | loss after epochs | ACC | AUROC logit |"
-    lines = [head, "|---|---|---|---|---|---|---|"]
-    for name, result in speed_files():
-        curves = result.get("curves", {"runs": []})
-        for kind in dict.fromkeys(run["kind"] for run in curves["runs"]):
-            runs = [run for run in curves["runs"] if run["kind"] == kind]
-            total = len(runs[0]["loss"])
-            marks = sorted({1, max(1, total // 4), max(1, total // 2), total})
-            losses = ", ".join(f"{e}: {spread([run['loss'][e - 1] for run in runs], 3)}" for e in marks)
-            figures = [[100 * run["accuracy"] for run in runs], [100 * run["auroc"]["logit"] for run in runs]]
-            cells = " | ".join(spread(values, 1) for values in figures)
-            split = f"{curves['source']} {curves['family']} {curves['split']}"
-            training = f"{split}, {curves['encoder']}, {len(runs)} seed{'s' * (len(runs) > 1)}"
-            speed = rounded(statistics.median(run["images_per_s"] for run in runs))
-            lines.append(f"| {name} | {training} | {kind} | {speed} | {losses} | {cells} |")
-    return "\n".join(lines)
-
-
-def spread(values: list[float], digits: int) -> str:
-    deviation = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):.{digits}f}{deviation}"
-
-
 TABLES = {
     **{name: functools.partial(benchmark_table, name) for name in ("methods", "paired")},
     **{f"paper {name}": functools.partial(benchmark_table, name) for name in (*"12345", "text")},
     "pmal": pmal_table,
+    "baselines": baselines_table,
     "quality": quality_table,
     "mining": mining_table,
     "search": search_table,
@@ -386,14 +257,7 @@ TABLES = {
     "prototypes": prototypes_table,
     "precomputed": precomputed_table,
     "new class": new_class_table,
-    "speed": speed_table,
-    "speed summary": speed_summary_table,
-    "speed prediction": speed_prediction_table,
-    "speed mining": speed_mining_table,
-    "speed threads": speed_threads_table,
-    "speed profile": speed_profile_table,
-    "speed fit": speed_fit_table,
-    "speed curves": speed_curves_table,
+    **SPEED_TABLES,
     "service": service_table,
 }
 

@@ -16,7 +16,7 @@ SPOKEN = [*PAGES, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_tables_are_those_of_the_results(document):
     text = document.read_text()
-    assert with_tables(text) == text, "run: python benchmarks/tables.py --write"
+    assert with_tables(text) == text, "run: python -m benchmarks.tables --write"
 
 
 def inline_commands(program):
