@@ -190,8 +190,9 @@ def speed_streaming_table() -> str:
             network = f"{result['encoder']} {result['size']} px, {result['batch_size']}"
             figures = f"{rounded(epoch['images_per_s'])} | {100 * epoch['waited_share']:.1f} %"
             lines.append(f"| {name} | {network} | {place} | {figures} |")
+        cores = f"{result['manifest']['hardware']['cpus']} CPU cores"
         for rate, speed in result.get("cache", {}).items():
-            lines.append(f"| {name} | none, 224 px | cache, {rate.partition('_')[0]} | {rounded(speed)} | |")
+            lines.append(f"| {cores} | none, 224 px | cache, {rate.partition('_')[0]} | {rounded(speed)} | |")
     return "\n".join(lines)
 
 
