@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from pmal._runtime.ranks import ALONE, RankGroup
 from pmal.config import TrainingConfig
 from pmal.data.augmentation import augment
 from pmal.encoders import create_encoder
@@ -92,5 +93,39 @@ def test_a_compiled_step_does_what_the_eager_one_does():
         if compile_it:
             fused = EagerStep(compiled(objective), chosen, None, "float32", lambda loss: None)
             step = GraphStep(fused, model, images[0], labels[0])
+        losses.append([float(step(x, y)) for x, y in zip(images, labels, strict=True)])
+    assert losses[1] == pytest.approx(losses[0], rel=0.01)
+
+
+@pytest.fixture
+def nccl_group():
+    """One process that talks to itself as several do: by NCCL on the GPU, by gloo on the CPU."""
+    import torch.distributed as dist
+
+    words = {"store": dist.HashStore(), "rank": 0, "world_size": 1, "device_id": torch.device("cuda", 0)}
+    dist.init_process_group("cpu:gloo,cuda:nccl", **words)
+    yield RankGroup(0, 1)
+    dist.destroy_process_group()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_step_is_captured_with_its_exchanges(nccl_group):
+    """Gradients averaged by NCCL, and embeddings gathered with their gradient, as replayed kernels."""
+    device = torch.device("cuda", 0)
+    images = torch.randint(0, 256, (6, 64, 3, 32, 32), dtype=torch.uint8, device=device)
+    labels = torch.randint(0, 6, (6, 64), device=device)
+    losses = []
+    for ranks in (ALONE, nccl_group):
+        torch.manual_seed(0)
+        encoder, last = create_encoder("small").to(device), nn.Linear(128, 6).to(device)
+        model = nn.Sequential(encoder, last)
+
+        def objective(x, y, ranks=ranks, encoder=encoder, last=last):
+            return cross_entropy(last(ranks.gather_alike(encoder(x / 255)).flatten(0, 1)), y)
+
+        chosen = make_optimizer(model, TrainingConfig(learning_rate=0.01))
+        eager = EagerStep(objective, chosen, None, "float32", lambda loss: None, ranks)
+        step = GraphStep(eager, model, images[0], labels[0])
         losses.append([float(step(x, y)) for x, y in zip(images, labels, strict=True)])
     assert losses[1] == pytest.approx(losses[0], rel=0.01)
