@@ -44,6 +44,12 @@ def log_density(x: Vector, transform: Callable[[Vector], Vector], jacobian: Sequ
     return math.fsum(log_logistic(y) for y in transform(x)) + math.log(abs(determinant(jacobian)))
 
 
+def standardized(z: Vector, mean: Vector, variance: Vector, unit: bool) -> list[float]:
+    """What OpenHybrid's flow sees: the embedding, or its direction, minus mean, over deviation."""
+    length = math.sqrt(math.fsum(a * a for a in z)) if unit else 1.0
+    return [(a / length - m) / math.sqrt(v) for a, m, v in zip(z, mean, variance, strict=True)]
+
+
 def determinant(matrix: Sequence[Vector]) -> float:
     """By expansion along the first row."""
     if len(matrix) == 1:
