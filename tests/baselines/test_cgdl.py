@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pmal.baselines.cgdl import Decoder, Gaussian, Ladder, kl_divergence, latent_score, merge
+from pmal.baselines.cgdl import Decoder, Gaussian, Ladder, kl_divergence, latent_score, merge, whitening
 from pmal.config import EncoderConfig
 from pmal.ensemble.classifier import Classifier, ClassifierSpec
 from pmal.ensemble.heads import HeadConfig, scores_of
@@ -40,14 +40,32 @@ def test_merged_is_the_product_of_the_densities():
 
 
 def test_the_latent_score_is_the_transcription():
-    t_BL, mean_KL, std_KL = doubles(20, 3), doubles(4, 3, seed=1), doubles(4, 3, seed=2).exp()
-    for t_L, score in zip(t_BL.tolist(), latent_score(t_BL, mean_KL, std_KL).tolist(), strict=True):
-        assert score == pytest.approx(reference.nearest_class(t_L, mean_KL.tolist(), std_KL.tolist()))
+    t_BL, latents_KNL = doubles(20, 3), doubles(4, 9, 3, seed=1) @ doubles(3, 3, seed=2)
+    mean_KL, white_KLL = latents_KNL.mean(dim=1), torch.stack([whitening(one_NL) for one_NL in latents_KNL])
+    covariances = [reference.shrunk_covariance(rows) for rows in latents_KNL.tolist()]
+    for t_L, score in zip(t_BL.tolist(), latent_score(t_BL, mean_KL, white_KLL).tolist(), strict=True):
+        assert score == pytest.approx(reference.nearest_class(t_L, mean_KL.tolist(), covariances))
+
+
+def test_what_breaks_the_correlation_is_far():
+    """Both numbers are usual ones, and never of opposite sign."""
+    first_N = doubles(500)
+    latents_NL = torch.stack([first_N, first_N + 0.1 * doubles(500, seed=1)], dim=1)
+    with_it, against_it = latent_score(
+        torch.tensor([[1.0, 1.0], [1.0, -1.0]]), latents_NL.mean(0)[None], whitening(latents_NL)[None]
+    ).tolist()
+    assert against_it > 20 * with_it
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_few_images_of_a_class_give_a_distance(count):
+    white_LL = whitening(doubles(count, 8))
+    assert latent_score(doubles(3, 8, seed=1), torch.zeros(1, 8), white_LL[None]).isfinite().all()
 
 
 def test_the_best_class_counts():
     mean_KL = doubles(4, 3)
-    assert (latent_score(mean_KL, mean_KL, torch.ones(4, 3)) == 0).all()
+    assert (latent_score(mean_KL, mean_KL, torch.eye(3).expand(4, 3, 3)) == 0).all()
 
 
 @pytest.mark.parametrize("rungs", [1, 2, 3])
@@ -152,7 +170,8 @@ def test_the_gaussians_are_those_of_images_classified_right(trained):
         latents_BL = trained.head.top_latent(z_BD)
     used_B = (labels_B == 1) & (torch.arange(90) != wrong)
     torch.testing.assert_close(trained.head.latent_mean[1], latents_BL[used_B].mean(0))
-    torch.testing.assert_close(trained.head.latent_std[1], latents_BL[used_B].std(0, correction=0))
+    expected_LL = whitening(latents_BL[used_B].double()).float()
+    torch.testing.assert_close(trained.head.latent_whitening[1], expected_LL)
 
 
 def test_logits_do_not_depend_on_the_column_that_is_added(trained):

@@ -67,7 +67,11 @@ def clusters(count, generator):
 @pytest.fixture(scope="module")
 def trained():
     """With share 0: of two numbers, a joint encoder may drop the one that does not tell the classes apart."""
-    model, generator = classifier(share=0.0, layers=4), torch.Generator().manual_seed(0)
+    return train(classifier(share=0.0, unit=False, layers=4))
+
+
+def train(model):
+    generator = torch.Generator().manual_seed(0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=True)
     for _ in range(200):
         x_BD, labels_B = clusters(64, generator)
@@ -95,6 +99,41 @@ def test_what_lies_between_and_beyond_the_clusters_is_unknown(trained):
         assert auroc(-known, -unknown) < 0.03  # the other sign would be wrong
 
 
+def test_the_density_of_the_direction_ignores_the_length():
+    model = train(classifier(layers=4))
+    known_BD, _ = clusters(200, torch.Generator().manual_seed(1))
+    across_BD = known_BD.flip(1)  # as long, in directions that were not learned
+    assert auroc(density(model, known_BD), density(model, across_BD)) > 0.97
+    z_BD, logits_BK = (part.detach() for part in model.embed(known_BD[:, :, None, None]))
+    longer, known = (scores_of(model.head, z, logits_BK)["density"] for z in (4 * z_BD, z_BD))
+    torch.testing.assert_close(longer, known)
+
+
+@pytest.mark.parametrize("unit", [True, False])
+def test_the_score_is_the_transcription_of_the_standardized_direction(unit):
+    torch.manual_seed(0)
+    head = HybridHead(HeadShape(3, 2, 3, 1), layers=2, width=8, unit=unit).double().eval()
+    head.standard.running_mean.copy_(torch.tensor([0.3, -0.1, 0.2]))
+    head.standard.running_var.copy_(torch.tensor([0.5, 2.0, 1.0]))
+    for parameter in head.flow.parameters():
+        torch.nn.init.normal_(parameter, std=0.7)
+    for z in ([1.0, -2.0, 0.5], [0.01, 0.02, -0.03]):
+        variance = [v + head.standard.eps for v in head.standard.running_var.tolist()]
+        x = reference.standardized(z, head.standard.running_mean.tolist(), variance, unit)
+        jacobian = torch.autograd.functional.jacobian(
+            lambda v: head.flow(v[None])[0][0], torch.tensor(x).double()
+        )
+        transform = lambda v: head.flow(torch.tensor([v], dtype=torch.float64))[0][0].tolist()  # noqa: E731
+        expected = -reference.log_density(x, transform, jacobian.tolist())
+        z_BD = torch.tensor([z], dtype=torch.float64)
+        assert scores_of(head, z_BD, head(z_BD))["density"].item() == pytest.approx(expected, abs=1e-6)
+
+
+def test_an_embedding_of_zeros_has_a_density():
+    head = HybridHead(HeadShape(4, 2, 4, 1)).eval()
+    assert head.log_density(torch.zeros(1, 4)).isfinite().all()
+
+
 def test_broken_is_unknown(trained):
     assert density(trained, torch.tensor([[torch.nan, 0.0]])).tolist() == [torch.inf]
 
@@ -116,13 +155,13 @@ def test_share_is_what_reaches_the_encoder():
 
 
 def test_shrinking_the_embedding_gains_nothing():
-    head = HybridHead(HeadShape(4, 2, 4, 1), noise=0.0)
+    head = HybridHead(HeadShape(4, 2, 4, 1), noise=0.0, unit=False)
     z_BD = torch.randn(64, 4, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(head.log_density(z_BD), head.log_density(0.1 * z_BD), rtol=0, atol=1e-2)
 
 
 def test_a_channel_that_is_always_zero_does_no_harm():
-    head = HybridHead(HeadShape(4, 2, 4, 1))
+    head = HybridHead(HeadShape(4, 2, 4, 1), unit=False)
     z_BD = torch.randn(64, 4, generator=torch.Generator().manual_seed(0)) * torch.tensor([1.0, 1, 1, 0])
     assert head.log_density(z_BD, 0.1).isfinite().all()
     head.eval()

@@ -24,14 +24,31 @@ def kl_by_integration(mean_q: float, var_q: float, mean_p: float, var_p: float, 
     return math.fsum(terms)
 
 
-def nearest_class(t: Vector, means: Sequence[Vector], stds: Sequence[Vector]) -> float:
-    """Of the densities of all classes, what the best fitting one says beyond its value at the mean."""
+def nearest_class(t: Vector, means: Sequence[Vector], covariances: Sequence[Sequence[Vector]]) -> float:
+    """min_k (t - m_k)^T S_k^-1 (t - m_k) / L, the inverse by Cramer's rule."""
     found = []
-    for mean, std in zip(means, stds, strict=True):
-        rows = list(zip(t, mean, std, strict=True))
-        drop = math.fsum(log_normal(m, m, s**2) - log_normal(x, m, s**2) for x, m, s in rows)
-        found.append(2 * drop / len(rows))
+    for mean, matrix in zip(means, covariances, strict=True):
+        off, size = [a - b for a, b in zip(t, mean, strict=True)], len(mean)
+        solved = []
+        for i in range(size):
+            replaced = [[off[r] if c == i else matrix[r][c] for c in range(size)] for r in range(size)]
+            solved.append(determinant(replaced) / determinant(matrix))
+        found.append(math.fsum(a * b for a, b in zip(off, solved, strict=True)) / size)
     return min(found)
+
+
+def shrunk_covariance(rows: Sequence[Vector]) -> list[list[float]]:
+    """Of N rows of L numbers; off the diagonal times N / (N + L)."""
+    count, size = len(rows), len(rows[0])
+    mean = [math.fsum(row[i] for row in rows) / count for i in range(size)]
+    return [
+        [
+            math.fsum((row[i] - mean[i]) * (row[j] - mean[j]) for row in rows)
+            / (count if i == j else count + size)
+            for j in range(size)
+        ]
+        for i in range(size)
+    ]
 
 
 def log_logistic(x: float) -> float:
@@ -42,6 +59,12 @@ def log_logistic(x: float) -> float:
 def log_density(x: Vector, transform: Callable[[Vector], Vector], jacobian: Sequence[Vector]) -> float:
     """log p(x) = sum_d log p0(f(x)_d) + log |det df/dx|."""
     return math.fsum(log_logistic(y) for y in transform(x)) + math.log(abs(determinant(jacobian)))
+
+
+def standardized(z: Vector, mean: Vector, variance: Vector, unit: bool) -> list[float]:
+    """What OpenHybrid's flow sees: the embedding, or its direction, minus mean, over deviation."""
+    length = math.sqrt(math.fsum(a * a for a in z)) if unit else 1.0
+    return [(a / length - m) / math.sqrt(v) for a, m, v in zip(z, mean, variance, strict=True)]
 
 
 def determinant(matrix: Sequence[Vector]) -> float:

@@ -10,11 +10,12 @@ the encoder goes one path up, with a Gaussian of its own at each rung, and one p
     loss       cross entropy(C t, y) + kl (KL(q(t) || N(f(y), I)) + sum_r KL(q(z_r) || p(z_r)))
                + reconstruction mean_pixels (x - decoder(z_1))^2
 
-Once trained, class k has the Gaussian N(m_k, s_k^2) of the top latents of its training images that are
-classified right. An image is unknown if it is badly reconstructed, or fits no class:
+Once trained, class k has the Gaussian N(m_k, S_k) of the top latents of its n_k training images that are
+classified right; off its diagonal S_k is taken times n_k / (n_k + L), because few images say little of it.
+An image is unknown if it is badly reconstructed, or fits no class:
 
     score reconstruction   mean_pixels (x - decoder(z_1))^2, without noise
-    score latent           min_k mean_l ((t_l - m_kl) / s_kl)^2
+    score latent           min_k (t - m_k)^T S_k^-1 (t - m_k) / L
     score cgdl             the larger of the two, each scaled so that the median of the training set is 0 and
                            its 95 % quantile 1: above 1 is what one threshold or the other rejects
 
@@ -26,9 +27,14 @@ What differs from the paper:
   pixels are learned at the rate of the classes; of 0.003, 0.01 and 0.03 the last had the best accuracy on the
   embedded sample. KL has its full weight from the first step: no warm-up.
 - The latent's rule in the paper is 1 - the probability of the box m_k -+ |t - m_k|; the public code compares
-  densities, for which the distance above stands. The box looks at the channel that fits best: in one run on
-  the embedded sample its AUROC was 85, the distance's 90.
+  the density with that at a corner of a box around m_k, so that the determinant of S_k cancels, and the
+  distance above stands. With deviations alone in the place of S_k its AUROC was 61 and not 65 (CIFAR-10,
+  known classes in the part of unknown ones, 8 epochs of the small encoder).
 - Both thresholds are training quantiles; the paper sets the latent's to a probability of 0.5.
+
+- Public code has no AUROC of its two rules together; "the larger of both" is our reading. On photographs
+  `reconstruction` measures the contrast of an image (its correlation with the variance of the pixels was 0.93
+  in that run), whatever the class: the larger of both is then worse than `latent`.
 
 B samples, K classes, D channels, L latent numbers.
 """
@@ -82,16 +88,32 @@ def merge(a: Gaussian, b: Gaussian) -> Gaussian:
     return Gaussian(var_BL * (a.mean_BL / a.var_BL + b.mean_BL / b.var_BL), var_BL)
 
 
-def latent_score(t_BL: Tensor, mean_KL: Tensor, std_KL: Tensor) -> Tensor:
-    """Mean squared distance to the class that fits best, in its standard deviations, float64 (B,).
+def whitening(latents_NL: Tensor) -> Tensor:
+    """W (L, L) such that |W (t - mean)|^2 is the squared distance by the covariance of these latents.
 
-    >>> latent_score(torch.tensor([[2.0, 0.0]]), torch.zeros(1, 2), torch.ones(1, 2))
+    Off the diagonal the covariance shrinks, as if L more samples with independent numbers had been seen.
+    """
+    count, size = latents_NL.shape
+    centered_NL = latents_NL - latents_NL.mean(dim=0)
+    cov_LL = centered_NL.T @ centered_NL / count
+    diagonal_LL = torch.diag(cov_LL.diagonal().clamp(min=_SMALLEST_DEVIATION**2))
+    shrunk_LL = diagonal_LL + count / (count + size) * (cov_LL - torch.diag(cov_LL.diagonal()))
+    eye_LL = torch.eye(size, dtype=cov_LL.dtype, device=cov_LL.device)
+    factor_LL = torch.linalg.cholesky(shrunk_LL)
+    white_LL: Tensor = torch.linalg.solve_triangular(factor_LL, eye_LL, upper=False)
+    return white_LL
+
+
+def latent_score(t_BL: Tensor, mean_KL: Tensor, whitening_KLL: Tensor) -> Tensor:
+    """Squared distance to the class that fits best, by its covariance and over L, float64 (B,).
+
+    >>> latent_score(torch.tensor([[2.0, 0.0]]), torch.zeros(1, 2), torch.eye(2)[None])
     tensor([2.], dtype=torch.float64)
     """
     score_B = t_BL.new_full(t_BL.shape[:1], math.inf, dtype=torch.float64)
     # One class at a time: all of a thousand at once would be gigabytes.
-    for mean_L, std_L in zip(mean_KL.double(), std_KL.double(), strict=True):
-        score_B = torch.minimum(score_B, ((t_BL.double() - mean_L) / std_L).square().mean(dim=1))
+    for mean_L, white_LL in zip(mean_KL.double(), whitening_KLL.double(), strict=True):
+        score_B = torch.minimum(score_B, ((t_BL.double() - mean_L) @ white_LL.T).square().mean(dim=1))
     return score_B
 
 
@@ -174,7 +196,7 @@ class ConditionalGaussianHead(Head):
     extra_features = 1
     is_fitted_after = True
     latent_mean: Tensor
-    latent_std: Tensor
+    latent_whitening: Tensor
     scale: Tensor
 
     def __init__(
@@ -198,7 +220,7 @@ class ConditionalGaussianHead(Head):
         self.classifier = nn.Linear(latent, shape.classes, bias=shape.bias)
         self.class_means = nn.Parameter(torch.randn(shape.classes, latent))
         self.register_buffer("latent_mean", torch.zeros(shape.classes, latent))
-        self.register_buffer("latent_std", torch.ones(shape.classes, latent))
+        self.register_buffer("latent_whitening", torch.eye(latent).repeat(shape.classes, 1, 1))
         self.register_buffer("scale", torch.tensor([[0.0, 1.0], [0.0, 1.0]]))
 
     def forward(self, z_BD: Tensor) -> Tensor:
@@ -248,13 +270,13 @@ class ConditionalGaussianHead(Head):
         latents_NL = torch.cat(blocks).double()
         right_N = logits_NK.argmax(dim=1) == labels_N
         self.latent_mean.copy_(self.class_means)
-        self.latent_std.fill_(1)
+        self.latent_whitening.copy_(torch.eye(latents_NL.shape[1], device=device))
         for k in sorted(set(labels_N.tolist())):
             own_N = labels_N == k
             chosen_N = own_N & right_N
             chosen_NL = latents_NL[(chosen_N if int(chosen_N.sum()) > 1 else own_N).to(device)]
             self.latent_mean[k] = chosen_NL.mean(dim=0)
-            self.latent_std[k] = chosen_NL.std(dim=0, correction=0).clamp(min=_SMALLEST_DEVIATION)
+            self.latent_whitening[k] = whitening(chosen_NL)
         scores = (z_ND[:, -1].double().to(device), self.fit_to_classes(latents_NL))
         shares = torch.tensor(QUANTILES, dtype=torch.float64, device=device)
         for row_2, score_N in zip(self.scale, scores, strict=True):
@@ -262,7 +284,7 @@ class ConditionalGaussianHead(Head):
             row_2.copy_(torch.stack([middle, (high - middle).clamp(min=1e-12)]))
 
     def fit_to_classes(self, t_BL: Tensor) -> Tensor:
-        return latent_score(t_BL, self.latent_mean, self.latent_std)
+        return latent_score(t_BL, self.latent_mean, self.latent_whitening)
 
     def unknown_scores(self, z_BD: Tensor, logits_BK: Tensor) -> dict[str, Tensor]:
         error_B, latent_B = z_BD[:, -1].double(), self.fit_to_classes(self.top_latent(z_BD))
