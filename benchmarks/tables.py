@@ -31,6 +31,8 @@ from pmal.benchmark.tables import methods_tables, paired_tables, paper_tables, r
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
+CIFAR10 = ("cifar10", "arpl", "oscri", "strong", 100)
+"""Where every method has run: set, family, encoder, recipe, epochs."""
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
@@ -72,7 +74,7 @@ def baselines_table() -> str:
         "|---|---|---|---|---|---|",
     ]
     for key, found in group_results(main_results(results)).items():
-        if (key.source, key.family, key.recipe_text, key.epochs) != ("cifar10", "arpl", "oscri, strong", 100):
+        if (key.source, key.family, key.encoder, key.recipe, key.epochs) != CIFAR10:
             continue
         same = [result for result in found if result.cell.split in (0, 2, 4)]
         score = SCORE_OF_PAPER.get(key.method, same[0].score)
@@ -81,7 +83,7 @@ def baselines_table() -> str:
         row = METHOD_ROWS.get((key.method, None)) or METHOD_ROWS.get((key.method, key.encoder), "")
         value = printed[row]["AUROC", "cifar10"].value if row else ""
         lines.append(
-            f"| {key.method}, {key.epochs_text} | {score} | {' | '.join(map(entry_text, means))} | {value} |"
+            f"| {', '.join([key.method, *key.settings, key.epochs_text])} | {score} | {' | '.join(map(entry_text, means))} | {value} |"
         )
     return "\n".join(lines)
 

@@ -31,7 +31,6 @@ What differs from the paper:
   distance above stands. With deviations alone in the place of S_k its AUROC was 61 and not 65 (CIFAR-10,
   known classes in the part of unknown ones, 8 epochs of the small encoder).
 - Both thresholds are training quantiles; the paper sets the latent's to a probability of 0.5.
-
 - Public code has no AUROC of its two rules together; "the larger of both" is our reading. On photographs
   `reconstruction` measures the contrast of an image (its correlation with the variance of the pixels was 0.93
   in that run), whatever the class: the larger of both is then worse than `latent`.
