@@ -82,9 +82,8 @@ def baselines_table() -> str:
         means = (average(first, auroc(score)), average(same, auroc(score)), average(same, auroc("logit")))
         row = METHOD_ROWS.get((key.method, None)) or METHOD_ROWS.get((key.method, key.encoder), "")
         value = printed[row]["AUROC", "cifar10"].value if row else ""
-        lines.append(
-            f"| {', '.join([key.method, *key.settings, key.epochs_text])} | {score} | {' | '.join(map(entry_text, means))} | {value} |"
-        )
+        name = ", ".join([key.method, *key.settings, key.epochs_text])
+        lines.append(f"| {name} | {score} | {' | '.join(map(entry_text, means))} | {value} |")
     return "\n".join(lines)
 
 
