@@ -6,6 +6,7 @@ import torch
 from pmal import pipeline
 from pmal._runtime.session import open_session
 from pmal.config import Resources, RunConfig, build, merge, read_recipe
+from pmal.ensemble.heads import default_options
 from pmal.errors import UsageError
 from pmal.methods import METHODS
 from pmal.rejection.scores import LOGIT_SCORES
@@ -35,6 +36,8 @@ def test_it_trains_saves_loads_and_answers_the_same(method, session, tmp_path):
         0, 256, (7, 1, 28, 28), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
     )
     model = load_model(tmp_path / "run" / "model", torch.device("cpu"))
+    head = model.classifier.spec.head  # whole, so that another default some day does not change it
+    assert head.options.keys() == default_options(head.name).keys()
     again = load_model(tmp_path / "run" / "model", torch.device("cpu"))
     one, two = model.answer(images), again.answer(images)
     assert torch.equal(one.score, two.score)

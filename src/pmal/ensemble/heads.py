@@ -38,13 +38,18 @@ class HeadConfig:
 def first_head(config: RunConfig) -> HeadConfig:
     """Of the classifiers. The options are those of the finished network's head, where it has another."""
     method = METHODS[config.method]
-    return HeadConfig(method.head, {} if method.final else config.method_options)
+    return _complete(method.head, {} if method.final else config.method_options)
 
 
 def final_head(config: RunConfig) -> HeadConfig:
     """Of the finished network."""
     method = METHODS[config.method]
-    return HeadConfig(method.final or method.head, config.method_options)
+    return _complete(method.final or method.head, config.method_options)
+
+
+def _complete(name: str, options: Mapping[str, Any]) -> HeadConfig:
+    """With every option named: a saved network must not change when a default does."""
+    return HeadConfig(name, default_options(name) | dict(options))
 
 
 @dataclass(frozen=True)
