@@ -124,6 +124,9 @@ def test_splits_that_some_methods_lack_are_named(tmp_path):
     ]
     lead = sections_of(tmp_path, *records)["methods"].lead
     assert lead.endswith("Splits that other rows of the same data have: cifar10, pmal 100 + 100: 0, 2.")
+    more = [record(cell(method, split=1), logit=0.5) for method in ("cpn", "rpl", "arpl")]
+    lead = sections_of(tmp_path, *records, *more)["methods"].lead
+    assert lead.endswith("Splits that other rows of the same data have: cifar10, 4 rows: 0, 2.")
 
 
 def curves(folder, records):

@@ -17,6 +17,10 @@ _HEADING = "encoder, recipe"
 """The column that becomes the heading of its rows: it is long, and most rows share it with the one before."""
 
 
+_NAMED = 3
+"""Rows that lack the same are counted if there are more."""
+
+
 def table_block(table: Table) -> report_page.Table:
     """With the family in its title, and without columns that have nothing in them."""
     column = table.heads.index(_HEADING) if _HEADING in table.heads else None
@@ -39,12 +43,15 @@ def missing_splits(groups: Groups) -> str:
     splits: dict[tuple[str, str], set[int]] = defaultdict(set)
     for key, results in groups.items():
         splits[key.family, key.source] |= {result.cell.split for result in results}
-    lines = []
+    rows: dict[tuple[str, str], list[str]] = defaultdict(list)
     for key, results in groups.items():
         lacking = splits[key.family, key.source] - {result.cell.split for result in results}
         if lacking:
-            which = ", ".join(map(str, sorted(lacking)))
-            lines.append(f"{_named(key)}: {which}")
+            rows[key.source, ", ".join(map(str, sorted(lacking)))].append(_named(key))
+    lines = [
+        f"{'; '.join(names) if len(names) <= _NAMED else f'{source}, {len(names)} rows'}: {which}"
+        for (source, which), names in rows.items()
+    ]
     return f"Splits that other rows of the same data have: {'; '.join(lines)}." if lines else ""
 
 
