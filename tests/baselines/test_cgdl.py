@@ -1,5 +1,7 @@
 """CGDL: its formulas, its ladder, and two scores that each see what the other cannot."""
 
+import copy
+
 import pytest
 import torch
 
@@ -7,7 +9,7 @@ from pmal.baselines.cgdl import Decoder, Gaussian, Ladder, kl_divergence, latent
 from pmal.config import EncoderConfig
 from pmal.ensemble.classifier import Classifier, ClassifierSpec
 from pmal.ensemble.heads import HeadConfig, scores_of
-from pmal.errors import UsageError
+from pmal.errors import PmalError, UsageError
 from pmal.reporting.metrics import auroc
 from tests.reference import density as reference
 
@@ -190,6 +192,13 @@ def test_broken_is_unknown(trained, column):
         found = scores_of(trained.head, z_BD, trained.head(z_BD))
     assert found["cgdl"][0] == torch.inf
     assert found["cgdl"][1].isfinite()
+
+
+def test_a_network_that_has_diverged_is_said_in_one_line(trained):
+    z_ND, labels_N = torch.full((4, trained.num_features), torch.nan), torch.tensor([0, 1, 2, 0])
+    head = copy.deepcopy(trained.head)
+    with pytest.raises(PmalError, match=r"no finite numbers: lower training\.learning_rate$"):
+        head.fit_after(z_ND, torch.zeros(4, 3), labels_N)
 
 
 def test_the_prior_draws_each_class_to_its_own_mean():

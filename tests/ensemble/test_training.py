@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from pmal._runtime.progress import Silent
 from pmal._runtime.ranks import Ranks
 from pmal._runtime.session import Session
-from pmal._runtime.tensors import has_tensors, load_tensors
+from pmal._runtime.tensors import has_tensors, load_tensors, save_tensors
 from pmal.config import Resources, TrainingConfig
 from pmal.data.batches import ResidentImages, StreamedImages
 from pmal.data.loading import SampleDataset
@@ -276,6 +276,17 @@ def test_a_checkpoint_of_other_data_is_refused(data, tmp_path):
     other = TrainingSet(data.images, 1 - data.labels, data.ids)
     with pytest.raises(DataError, match="belongs to other training data"):
         run(other, tmp_path)
+
+
+def test_a_checkpoint_of_another_network_is_refused(data, tmp_path):
+    with pytest.raises(Killed):
+        run(data, tmp_path, before_step=die_at(3), checkpoint_seconds=0)
+    tensors, about = load_tensors(tmp_path / "checkpoint")
+    renamed = {name.replace("model.0.weight", "model.0.other"): value for name, value in tensors.items()}
+    assert renamed.keys() != tensors.keys()
+    save_tensors(tmp_path / "checkpoint", renamed, about)
+    with pytest.raises(DataError, match=r"^[^\n]*belongs to another network: delete it to start again$"):
+        run(data, tmp_path)
 
 
 def test_an_epoch_that_ends_with_the_checkpoint_is_logged_once_and_right(data, tmp_path):

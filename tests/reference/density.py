@@ -63,7 +63,7 @@ def log_density(x: Vector, transform: Callable[[Vector], Vector], jacobian: Sequ
 
 def standardized(z: Vector, mean: Vector, variance: Vector, unit: bool) -> list[float]:
     """What OpenHybrid's flow sees: the embedding, or its direction, minus mean, over deviation."""
-    length = math.sqrt(math.fsum(a * a for a in z)) if unit else 1.0
+    length = math.sqrt((math.fsum(a * a for a in z) + 1e-6) / len(z)) if unit else 1.0
     return [(a / length - m) / math.sqrt(v) for a, m, v in zip(z, mean, variance, strict=True)]
 
 

@@ -48,7 +48,7 @@ from torch.nn.functional import cross_entropy, softplus
 from pmal.encoders.registry import SMALLEST_IMAGE
 from pmal.ensemble.classifier import Classifier
 from pmal.ensemble.heads import Head, HeadShape, register_head
-from pmal.errors import UsageError
+from pmal.errors import PmalError, UsageError
 
 QUANTILES = (0.5, 0.95)
 _SMALLEST_VARIANCE = 1e-2
@@ -267,6 +267,8 @@ class ConditionalGaussianHead(Head):
         device = self.scale.device
         blocks = [self.top_latent(block.to(device)) for block in torch.split(z_ND, _ROWS)]
         latents_NL = torch.cat(blocks).double()
+        if not torch.isfinite(latents_NL).all():
+            raise PmalError("the trained network gives no finite numbers: lower training.learning_rate")
         right_N = logits_NK.argmax(dim=1) == labels_N
         self.latent_mean.copy_(self.class_means)
         self.latent_whitening.copy_(torch.eye(latents_NL.shape[1], device=device))

@@ -1,6 +1,7 @@
 """OpenHybrid: a classifier and a density model that share an encoder (Zhang et al., ECCV 2020).
 
-    loss = cross entropy(W z + b, y) + weight (-log p(u) / D)        u = z / |z|, score density = -log p(u)
+    loss = cross entropy(W z + b, y) + weight (-log p(u) / D)        u = sqrt(D) z / |z|
+    score density = -log p(u)
 
 p is a normalizing flow, an invertible map f of u to numbers of a simple distribution p0, trained together
 with the classifier. The gradient of the density reaches the encoder times `share`.
@@ -37,14 +38,17 @@ What differs from the paper:
 B samples, K classes, D channels, H of them in one half.
 """
 
+import math
+
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, logsigmoid, normalize
+from torch.nn.functional import cross_entropy, logsigmoid
 
 from pmal.ensemble.heads import Head, HeadShape, register_head
 from pmal.errors import UsageError
 
 LARGEST_LOG_SCALE = 2.0
+SMALLEST_SQUARE = 1e-6
 
 
 class Coupling(nn.Module):
@@ -120,6 +124,8 @@ class HybridHead(Head):
     """
 
     own_scores = ("density",)
+    length: Tensor | None
+    """Of what the flow sees, such that a channel is about 1, whatever their number is."""
 
     def __init__(
         self,
@@ -135,10 +141,12 @@ class HybridHead(Head):
         if shape.features < 2 or layers < 2:
             found = f"here are {shape.features} and {layers}"
             raise UsageError(f"method openhybrid needs 2 or more features and layers of its flow: {found}")
-        self.weight, self.noise, self.share, self.unit = weight, noise, share, unit
+        self.weight, self.noise, self.share = weight, noise, share
         self.classifier = nn.Linear(shape.features, shape.classes, bias=shape.bias)
         self.standard = nn.BatchNorm1d(shape.features, affine=False)
         self.flow = Flow(shape.features, layers, width)
+        # A tensor, so that the weights of one cannot be taken for those of the other.
+        self.register_buffer("length", torch.tensor(math.sqrt(shape.features)) if unit else None)
 
     def forward(self, z_BD: Tensor) -> Tensor:
         logits_BK: Tensor = self.classifier(z_BD)
@@ -158,7 +166,7 @@ class HybridHead(Head):
         """log p of the standardized direction (B,), in the precision of the weights even where others mix."""
         with torch.autocast(z_BD.device.type, enabled=False):
             z_BD = z_BD.to(self.classifier.weight.dtype)
-            x_BD = self.standard(normalize(z_BD) if self.unit else z_BD)
+            x_BD = self.standard(z_BD if self.length is None else self.length * direction(z_BD))
             if noise:
                 x_BD = x_BD + noise * torch.randn_like(x_BD)
             log_density_B: Tensor = self.flow.log_density(x_BD)
@@ -166,6 +174,11 @@ class HybridHead(Head):
 
     def unknown_scores(self, z_BD: Tensor, logits_BK: Tensor) -> dict[str, Tensor]:
         return {"density": -self.log_density(z_BD)}
+
+
+def direction(z_BD: Tensor) -> Tensor:
+    """z / |z|. Of an embedding that is all zeros, as rectified ones can be, the gradient stays bounded."""
+    return z_BD * torch.rsqrt(z_BD.square().sum(dim=1, keepdim=True) + SMALLEST_SQUARE)
 
 
 def _layer(features: int, width: int) -> list[nn.Module]:

@@ -337,7 +337,12 @@ class _Loop:
                 f"{self.checkpoint}.json belongs to other training data: delete it to start again"
             )
         self.step = int(about["step"])
-        self.model.load_state_dict(_under(tensors, "model."))
+        try:
+            self.model.load_state_dict(_under(tensors, "model."))
+        except RuntimeError:
+            raise DataError(
+                f"{self.checkpoint}.json belongs to another network: delete it to start again"
+            ) from None
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         state: dict[int, dict[str, torch.Tensor]] = {}
         for key, value in _under(tensors, "optimizer.").items():
