@@ -192,7 +192,8 @@ def speed_streaming_table() -> str:
             lines.append(f"| {name} | {network} | {place} | {figures} |")
         cores = f"{result['manifest']['hardware']['cpus']} CPU cores"
         for rate, speed in result.get("cache", {}).items():
-            lines.append(f"| {cores} | none, 224 px | cache, {rate.partition('_')[0]} | {rounded(speed)} | |")
+            what = f"cache in memory, {rate.partition('_')[0]}"
+            lines.append(f"| {cores} | none, 224 px | {what} | {rounded(speed)} | |")
     return "\n".join(lines)
 
 

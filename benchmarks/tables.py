@@ -20,6 +20,7 @@ from pmal.benchmark.groups import (
     group_results,
     main_results,
     pair,
+    softmax_results,
     splits_text,
 )
 from pmal.benchmark.ledger import Ledger
@@ -53,16 +54,19 @@ def pmal_table() -> str:
     scores, families = ("probability", "logit", "distance", "neighbors"), defaultdict(list)
     for key, found in groups.items():
         variant = any(setting.startswith("encoder.") for setting in key.settings)
-        pairs = pair(found, groups.get(key.equally_long, []))
+        pairs = pair(found, softmax_results(key.equally_long, groups))
         if key.method != "pmal" or variant or not pairs:
             continue
         for one, same in zip((key, key.equally_long), zip(*pairs, strict=True), strict=True):
             figures = [average(same, accuracy), *(average(same, auroc(score)) for score in scores)]
-            name = f"{key.source}, {splits_text(same)} | {one.method}, {one.epochs_text}"
+            method = ", ".join([one.method, one.epochs_text, *one.settings])
+            name = f"{key.source}, {splits_text(same)} | {method}"
             families[key.family].append(f"| {name} | {' | '.join(map(entry_text, figures))} |")
     head = f"| data, splits | method, epochs | ACC | {' | '.join(f'AUROC {score}' for score in scores)} |"
     rule = "|---" * head.count(" | ") + "|---|"
-    return "\n\n".join("\n".join([f"family={f}", "", head, rule, *rows]) for f, rows in families.items())
+    tables = ("\n".join([f"family={f}", "", head, rule, *rows]) for f, rows in families.items())
+    defects = methods_tables(results)[0].notes
+    return "\n\n".join([*tables, *defects])
 
 
 def baselines_table() -> str:
@@ -77,6 +81,8 @@ def baselines_table() -> str:
         if (key.source, key.family, key.encoder, key.recipe, key.epochs) != CIFAR10:
             continue
         same = [result for result in found if result.cell.split in (0, 2, 4)]
+        if not same:
+            continue
         score = SCORE_OF_PAPER.get(key.method, same[0].score)
         first = [result for result in same if result.cell.split == 0]
         means = (average(first, auroc(score)), average(same, auroc(score)), average(same, auroc("logit")))

@@ -114,6 +114,18 @@ def test_paired_differences(tmp_path):
     assert "+3.0 [+1.0, +6.0]" in render([table], "terminal")
 
 
+def test_the_first_classifiers_of_a_longer_run_stand_for_a_softmax_as_long(tmp_path):
+    longer = record(cell(epochs=200), logit=0.95, softmax={"logit": 0.92})
+    short = record(cell(), logit=0.9, softmax={"logit": 0.85})
+    _, table = tables_of(tmp_path, longer, short)
+    found = dict(zip(column(table, "minus"), column(table, "AUROC logit"), strict=True))
+    assert found["softmax equally long, 200"].value == pytest.approx(-2.0)
+    own = record(cell("softmax", epochs=200), logit=0.89)  # a record of its own comes first
+    _, table = tables_of(tmp_path, longer, short, own)
+    found = dict(zip(column(table, "minus"), column(table, "AUROC logit"), strict=True))
+    assert found["softmax equally long, 200"].value == pytest.approx(1.0)
+
+
 def test_differences_of_two_splits_have_no_interval(tmp_path):
     records = [record(cell(m, split=s), 0.9, logit=0.5) for m in ("pmal", "softmax") for s in (0, 2)]
     [table] = paired_tables(

@@ -28,12 +28,11 @@ What differs from the paper:
   embedded sample. KL has its full weight from the first step: no warm-up.
 - The latent's rule in the paper is 1 - the probability of the box m_k -+ |t - m_k|; the public code compares
   the density with that at a corner of a box around m_k, so that the determinant of S_k cancels, and the
-  distance above stands. With deviations alone in the place of S_k its AUROC was 61 and not 65 (CIFAR-10,
-  known classes in the part of unknown ones, 8 epochs of the small encoder).
+  distance above stands.
 - Both thresholds are training quantiles; the paper sets the latent's to a probability of 0.5.
 - Public code has no AUROC of its two rules together; "the larger of both" is our reading. On photographs
-  `reconstruction` measures the contrast of an image (its correlation with the variance of the pixels was 0.93
-  in that run), whatever the class: the larger of both is then worse than `latent`.
+  `reconstruction` measures the contrast of an image, whatever the class: the larger of both is then worse
+  than `latent`.
 
 B samples, K classes, D channels, L latent numbers.
 """

@@ -106,6 +106,12 @@ def first_classifiers(results: Sequence[Result]) -> list[Result]:
     ]
 
 
+def softmax_results(key: Key, groups: Groups) -> list[Result]:
+    """Of a softmax: where it has no record of its own, the first classifiers of runs that train twice."""
+    twice = (found for other, found in groups.items() if other.softmax(other.epochs) == key != other)
+    return [*(one for found in twice for one in first_classifiers(found)), *groups.get(key, [])]
+
+
 def splits_text(results: Sequence[Result]) -> str:
     """Which splits and seeds."""
     splits = ", ".join(map(str, sorted({result.cell.split for result in results})))

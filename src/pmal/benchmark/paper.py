@@ -53,8 +53,7 @@ METHOD_ROWS = {
     ("openhybrid", None): "OpenHybrid",
     ("rpl", "oscri"): "RPL-OSCRI",
     ("rpl", "wide_resnet"): "RPL-WRN",
-    ("arpl", None): "ARPL",
-    ("arpl+cs", None): "ARPL",  # the paper does not say which of the two it means
+    ("arpl+cs", None): "ARPL",  # its AUROC is that of ARPL+CS in the paper of ARPL
     ("pmal", "oscri"): "PMAL-OSCRI",
     ("pmal", "wide_resnet"): "PMAL-WRN",
 }

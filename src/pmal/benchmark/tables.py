@@ -16,6 +16,7 @@ from pmal.benchmark.groups import (
     group_results,
     main_results,
     pair,
+    softmax_results,
     splits_text,
 )
 from pmal.benchmark.ledger import Ledger, Result
@@ -125,7 +126,9 @@ def paired_rows(key: Key, results: list[Result], groups: Groups) -> list[tuple[E
     long = key.equally_long
     references = {
         f"softmax, {key.epochs}": first_classifiers(results) or groups.get(key.softmax(key.epochs), []),
-        f"softmax equally long, {long.epochs}": groups.get(long, []) if long.epochs != key.epochs else [],
+        f"softmax equally long, {long.epochs}": softmax_results(long, groups)
+        if long.epochs != key.epochs
+        else [],
     }
     rows: list[tuple[Entry, ...]] = []
     for name, others in references.items():
