@@ -24,11 +24,11 @@ from pmal.benchmark.groups import (
     splits_text,
 )
 from pmal.benchmark.ledger import Ledger
-from pmal.benchmark.paper import METHOD_ROWS, method_tables
 from pmal.benchmark.paper import SCORES as SCORE_OF_PAPER
+from pmal.benchmark.paper import method_tables
 from pmal.benchmark.rendering import entry_text
 from pmal.benchmark.tables import COMMON_SCORES as SCORES
-from pmal.benchmark.tables import methods_tables, paired_tables, paper_tables, render
+from pmal.benchmark.tables import methods_tables, paired_tables, paper_row, paper_tables, render
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -86,8 +86,8 @@ def baselines_table() -> str:
         score = SCORE_OF_PAPER.get(key.method, same[0].score)
         first = [result for result in same if result.cell.split == 0]
         means = (average(first, auroc(score)), average(same, auroc(score)), average(same, auroc("logit")))
-        row = METHOD_ROWS.get((key.method, None)) or METHOD_ROWS.get((key.method, key.encoder), "")
-        value = printed[row]["AUROC", "cifar10"].value if row else ""
+        published = printed.get(paper_row(1, key), {}).get(("AUROC", key.source))
+        value = published.value if published else ""
         name = ", ".join([key.method, *key.settings, key.epochs_text])
         lines.append(f"| {name} | {score} | {' | '.join(map(entry_text, means))} | {value} |")
     return "\n".join(lines)

@@ -34,7 +34,7 @@ from pmal.benchmark.rendering import Beside, Entry, Table, entry_text, render
 from pmal.benchmark.statistics import LEAST
 from pmal.data.protocols import list_families, list_sets, split_defects
 
-__all__ = ["ledger_tables", "methods_tables", "paired_tables", "paper_tables", "render"]
+__all__ = ["ledger_tables", "methods_tables", "paired_tables", "paper_row", "paper_tables", "render"]
 
 COMMON_SCORES = ("probability", "logit", "energy", "distance", "neighbors", "combined")
 _BESIDE = (
@@ -170,7 +170,7 @@ def _comparison_rows(
     for key, found in groups.items():
         score = "" if metric == "ACC" else f"; {_paper_score(found)}"
         variant = f"{key.method}, {key.recipe_text}, {key.epochs_text}{score}"
-        ours.setdefault((_paper_row(number, key), variant), {})[key.source] = found
+        ours.setdefault((paper_row(number, key), variant), {})[key.source] = found
     rows: list[tuple[Entry, ...]] = []
     for row in [*printed, *sorted({row for row, _ in ours if row not in printed})]:
         variants = sorted(variant for name, variant in ours if name == row) or [""]
@@ -208,7 +208,8 @@ def _paper_score(results: Sequence[Result]) -> str:
     return SCORES.get(results[0].cell.method, results[0].score)
 
 
-def _paper_row(number: int, key: Key) -> str:
+def paper_row(number: int, key: Key) -> str:
+    """The row of Table 1 or 2 that it stands beside, or one of its own."""
     if number == 2:
         return LARGE_ROWS.get(key.method, key.method)
     either = METHOD_ROWS.get((key.method, None)) or METHOD_ROWS.get((key.method, key.encoder))

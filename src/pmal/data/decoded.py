@@ -22,6 +22,8 @@ from pmal.errors import DataError
 
 THREADS = 8
 """That read and write a batch: one alone would wait for the disk at every image."""
+Move = Callable[[int, list[memoryview], int], int]
+"""os.preadv or os.pwritev."""
 
 
 class DecodedImages:
@@ -85,8 +87,9 @@ class ScratchFile:
     def read(self, positions: torch.Tensor, into: torch.Tensor) -> None:
         self._each(os.preadv, positions, into)
 
-    def _each(self, move: "Move", positions: torch.Tensor, images: torch.Tensor) -> None:
-        rows, places = images.flatten(1).numpy(), positions.tolist()
+    def _each(self, move: Move, positions: torch.Tensor, images: torch.Tensor) -> None:
+        # A view, never a copy: what is read must reach the caller's memory.
+        rows, places = images.view(len(images), -1).numpy(), positions.tolist()
 
         def part(first: int) -> None:
             for row in range(first, len(places), THREADS):
@@ -94,7 +97,7 @@ class ScratchFile:
 
         list(self._pool.map(part, range(min(THREADS, len(places)))))
 
-    def _whole(self, move: "Move", buffer: "bytearray | memoryview", offset: int) -> None:
+    def _whole(self, move: Move, buffer: bytearray | memoryview, offset: int) -> None:
         """One call may move a part only."""
         rest = memoryview(buffer)
         while len(rest):
@@ -105,9 +108,6 @@ class ScratchFile:
             if not moved:
                 raise DataError("--cache: its file was cut off: name another folder")
             rest, offset = rest[moved:], offset + moved
-
-
-Move = Callable[[int, list[memoryview], int], int]
 
 
 def scratch_file(folder: Path, shape: tuple[int, ...], ranks: Ranks = ALONE) -> ScratchFile:
