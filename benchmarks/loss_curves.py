@@ -50,7 +50,7 @@ def train_once(kind: str, seed: int, args: argparse.Namespace) -> dict[str, Any]
     config = build(RunConfig, merge(read_recipe(args.recipe), chosen))
     session = open_session(Resources(device=args.device, data_root=args.data_root), Lines(every=20.0))
     # Also in a short training the compiled step is the one that is looked at.
-    steps = plain_steps() if kind == "plain" else mock.patch.object(training, "COMPILE_STEPS", 0)
+    steps = plain_steps() if kind == "plain" else mock.patch.object(training, "COMPILE_SECONDS", 0)
     with tempfile.TemporaryDirectory() as folder, steps:
         metrics = pipeline.fit(config, Path(folder) / "run", session)
         log = [json.loads(line) for line in (Path(folder) / "run" / "log.jsonl").read_text().splitlines()]

@@ -1,5 +1,7 @@
 """Which cells a request means, and what is refused before anything runs."""
 
+from collections import Counter
+
 import pytest
 
 from pmal.benchmark.ablations import GRIDS
@@ -44,6 +46,15 @@ def test_the_base_of_a_grid_is_the_plain_cell():
         found = {one.cell: one.grid for one in plan(Request(grid=grid, data="tinyimagenet"))}
         assert found.pop(plain) is None
         assert set(found.values()) == {grid}
+
+
+def test_grids_together_have_the_cells_that_they_share_once():
+    found = plan(Request(grid="table3, table4,fluctuation", data="tinyimagenet"))
+    assert len({one.cell for one in found}) == len(found) == 6 + 6 - 1 + 1
+    assert Counter(one.grid for one in found) == {"table3": 5, "table4": 5, None: 1, "fluctuation": 1}
+    assert [one.cell.measure for one in found] == ["fit"] * 11 + ["fluctuation"]
+    with pytest.raises(UsageError, match="did you mean 'table4'"):
+        plan(Request(grid="table3,tabel4", data="tinyimagenet"))
 
 
 def test_the_command_of_a_variation_makes_the_grid():

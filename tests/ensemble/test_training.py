@@ -189,6 +189,8 @@ def test_a_step_is_captured_by_all_processes_or_by_none(data, tmp_path, monkeypa
             return max(number, others_fail)
 
     class Captured:
+        seconds = 0.0
+
         def __init__(self, *_):
             if fails:
                 raise RuntimeError("cannot wait")
@@ -209,6 +211,8 @@ def test_a_step_that_the_compiler_fails_at_is_captured_as_it_is_written(data, tm
     tried = []
 
     class Captured:
+        seconds = 0.0
+
         def __init__(self, step, *_):
             tried.append(step.objective)
             assert step.objective != "compiled", "expected stride 16==1"  # as generated code says it
@@ -218,12 +222,27 @@ def test_a_step_that_the_compiler_fails_at_is_captured_as_it_is_written(data, tm
     session = Session(CPU, Resources(), display)
     loop = training._Loop("net", make_model(), "plain", data, CONFIG, 5, tmp_path / "checkpoint", session)
     loop.device = torch.device("cuda")
-    monkeypatch.setattr(training, "COMPILE_STEPS", 0)
+    monkeypatch.setattr(training, "COMPILE_SECONDS", 0)
     monkeypatch.setattr(training, "compiled", lambda objective: "compiled")
     monkeypatch.setattr(training, "GraphStep", Captured)
     assert isinstance(loop.choose_step(None, None), Captured)
-    assert tried == ["compiled", "plain"]
+    assert tried == ["plain", "compiled", "plain"]
     assert [line.startswith("net: cannot be compiled (expected stride 16==1") for line in said] == [True]
+
+
+@pytest.mark.parametrize(("steps_done", "expected"), [(0, "compiled"), (5, "compiled"), (6, "plain")])
+def test_a_step_is_compiled_where_the_rest_of_the_training_takes_long(
+    data, tmp_path, monkeypatch, steps_done, expected
+):
+    class Captured:
+        def __init__(self, step, *_):
+            self.objective, self.seconds = step.objective, training.COMPILE_SECONDS / 11
+
+    monkeypatch.setattr(training, "compiled", lambda objective: "compiled")
+    monkeypatch.setattr(training, "GraphStep", Captured)
+    loop = training._Loop("net", make_model(), "plain", data, CONFIG, 5, tmp_path / "it", make_session())
+    loop.device, loop.step = torch.device("cuda"), steps_done  # of 16
+    assert loop.choose_step(None, None).objective == expected
 
 
 def test_every_sample_is_seen_at_most_once_an_epoch(data, tmp_path):

@@ -57,16 +57,21 @@ def plan(request: Request) -> list[Planned]:
     found: dict[Cell, Planned] = {}
     for source, family, split in _problems(request):
         usual = plain_settings(request.recipe or usual_recipe(source), request.settings)
-        for seed, settings, method in itertools.product(seeds, variants, methods):
-            cell = _cell(request, method, (source, family, split), seed, settings)
+        for seed, (grid, settings), method in itertools.product(seeds, variants, methods):
+            cell = _cell(request, method, (source, family, split), seed, settings, measure_of(grid))
             check_config(cell.config())
-            varied = request.grid is not None and cell.settings != usual
-            found.setdefault(cell, Planned(cell, request.grid, usual) if varied else Planned(cell))
+            varied = grid is not None and cell.settings != usual
+            found.setdefault(cell, Planned(cell, grid, usual) if varied else Planned(cell))
     return list(found.values())
 
 
 def _cell(
-    request: Request, method: str, problem: tuple[str, str, int], seed: int, settings: tuple[str, ...]
+    request: Request,
+    method: str,
+    problem: tuple[str, str, int],
+    seed: int,
+    settings: tuple[str, ...],
+    measure: str,
 ) -> Cell:
     source, family, split = problem
     long = method == LONG
@@ -82,7 +87,7 @@ def _cell(
         encoder=request.encoder,
         epochs=2 * epochs if long else epochs,
         settings=settings,
-        measure=measure_of(request.grid),
+        measure=measure,
     )
 
 
@@ -102,11 +107,13 @@ def _methods(request: Request) -> list[str]:
     return names
 
 
-def _variants(request: Request) -> list[tuple[str, ...]]:
-    """The settings of each variant of the grid, or those of the request alone."""
+def _variants(request: Request) -> list[tuple[str | None, tuple[str, ...]]]:
+    """The settings of each variant of each grid, with the grid's name; or those of the request alone."""
     base = tuple(request.settings)
-    sweeps = find_grid(request.grid) if request.grid else ()
-    return [base + variant.settings for sweep in sweeps for variant in sweep.variants] or [base]
+    sweeps = [(grid, sweep) for grid in words(request.grid or "") for sweep in find_grid(grid)]
+    return [(grid, base + variant.settings) for grid, sweep in sweeps for variant in sweep.variants] or [
+        (None, base)
+    ]
 
 
 def _problems(request: Request) -> Iterator[tuple[str, str, int]]:

@@ -56,7 +56,7 @@ def benchmark(
     assignments: SetOption = None,
     grid: Annotated[
         str | None,
-        typer.Option(help="An ablation of pmal: table3, table4, table5, lambda or fluctuation."),
+        typer.Option(help="Ablations of pmal, by commas: table3, table4, table5, lambda, fluctuation."),
     ] = None,
     out: OutOption = RESULTS,
     work: Annotated[Path, typer.Option(help="Runs that are not finished, and shared classifiers.")] = WORK,

@@ -25,6 +25,7 @@ Step = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Images and labels in; the weights are updated, and the loss before the update comes out."""
 
 WARMUP_STEPS = 3
+TIMED_STEPS = 5
 RECOMPILES = 256
 _KNOWS_LIMIT = "recompile_limit" in inspect.signature(torch.compile).parameters
 
@@ -82,7 +83,10 @@ def compiled(objective: Objective) -> Objective | None:
 
 
 class GraphStep:
-    """The same step as a CUDA graph, for batches of one shape. Nothing in it may wait for the device."""
+    """The same step as a CUDA graph, for batches of one shape. Nothing in it may wait for the device.
+
+    `seconds` is what it takes, as things are on the device when it is captured.
+    """
 
     def __init__(self, step: EagerStep, model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> None:
         torch.cuda.synchronize(labels.device)  # libraries time their algorithms: nothing else may run
@@ -92,6 +96,7 @@ class GraphStep:
             current = torch.cuda.current_stream()
             try:
                 self.graph, self.loss = self._capture(step)
+                self.seconds = _seconds(self.graph.replay)
             except Exception:
                 torch.cuda.set_stream(current)  # torch does not come back from a capture that failed
                 renew_random_state(labels.device)
@@ -123,6 +128,17 @@ class GraphStep:
         self.labels.copy_(labels, non_blocking=True)
         self.graph.replay()
         return self.loss.clone()
+
+
+def _seconds(replay: Callable[[], None]) -> float:
+    replay()  # the first also brings the graph to the device
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    begin.record()
+    for _ in range(TIMED_STEPS):
+        replay()
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end)) / 1e3 / TIMED_STEPS
 
 
 def _snapshot(model: nn.Module, step: EagerStep, device: torch.device) -> Callable[[], None]:

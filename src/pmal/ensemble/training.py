@@ -27,8 +27,9 @@ from pmal.ensemble.optimizers import WeightAverage, learning_rate, make_optimize
 from pmal.ensemble.steps import EagerStep, GraphStep, Objective, Step, compiled
 from pmal.errors import DataError, PmalError, UsageError
 
-COMPILE_STEPS = 10_000
-"""Trainings of at least so many steps are compiled: it takes about 20 s, and gains a third of every step."""
+COMPILE_SECONDS = 90.0
+"""Trainings that would take longer without are compiled: that takes 20 s for a small network and 70 s for
+ResNet-50, less where a run before has left its kernels, and gains a third of every step or more."""
 LOSS_CHECK_STEPS = 100
 """How often the losses of a GPU are looked at: each look makes the host wait for it."""
 STOP_CHECK_STEPS = {"cpu": 1, "cuda": 10}
@@ -266,23 +267,34 @@ class _Loop:
         eager = self.make_step(self.objective)
         if self.device.type != "cuda":
             return eager
-        choices = {"captured": eager}
-        if self.total_steps - self.step >= COMPILE_STEPS and (fused := compiled(self.objective)):
-            choices = {"compiled": self.make_step(fused), **choices}
-        for name, step in choices.items():
-            captured, reason = None, "another process cannot"
-            try:
-                captured = GraphStep(step, self.model, images, labels)
-            except Exception as error:
-                # An objective that waits for the device cannot be captured, and compilers have faults of
-                # their own, of any kind. It trains all the same.
-                reason = (str(error) or type(error).__name__).splitlines()[0]
-            # Exchanges must be captured by all processes or by none.
-            failed = self.ranks.largest(int(captured is None))
-            if captured is not None and not failed:
-                return captured
+        captured = self.capture("captured", eager, images, labels)
+        if captured is None:
+            return eager
+        worth_it = captured.seconds * (self.total_steps - self.step) >= COMPILE_SECONDS
+        if not self.ranks.largest(int(worth_it)) or (fused := compiled(self.objective)) is None:
+            return captured
+        del captured  # memory for the other; and a capture that fails would part it from its random numbers
+        fast = self.capture("compiled", self.make_step(fused), images, labels)
+        return fast or self.capture("captured", eager, images, labels) or eager
+
+    def capture(
+        self, name: str, step: EagerStep, images: torch.Tensor, labels: torch.Tensor
+    ) -> GraphStep | None:
+        """None, and a word to the user, where that fails here or in another process.
+
+        An objective that waits for the device cannot be captured, and compilers have faults of their own, of
+        any kind. It trains all the same.
+        """
+        captured, reason = None, "another process cannot"
+        try:
+            captured = GraphStep(step, self.model, images, labels)
+        except Exception as error:
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+        # Exchanges must be captured by all processes or by none.
+        if self.ranks.largest(int(captured is None)):
             self.session.display.say(f"{self.name}: cannot be {name} ({reason}); slower steps")
-        return eager
+            return None
+        return captured
 
     def make_step(self, objective: Objective) -> EagerStep:
         precision = self.config.precision

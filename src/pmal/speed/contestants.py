@@ -25,7 +25,7 @@ from pmal.ensemble.classifiers import make_learner as make_plain_learner
 from pmal.ensemble.classifiers import untrained
 from pmal.ensemble.lanes import take_turns
 from pmal.ensemble.steps import GraphStep, Objective, compiled
-from pmal.ensemble.training import COMPILE_STEPS, TrainingSet
+from pmal.ensemble.training import TrainingSet
 from pmal.ensemble.training import _Loop as TrainingLoop  # not train(): here an epoch is a turn
 from pmal.errors import UsageError, unknown_name
 from pmal.mining import PrototypeSet
@@ -38,6 +38,8 @@ VARIANTS = ("auto", "eager", "captured", "compiled")
 PER_CLASS = 10
 DISTINCT = 512
 """Different pictures of a set; more are the same again."""
+LONG_STEPS = 10**7
+"""Of a training that is worth compiling, whatever a step takes."""
 
 
 @dataclass(frozen=True)
@@ -197,7 +199,7 @@ def prototypes_of(case: Case) -> PrototypeSet:
 
 def _epochs(case: Case, plan: Plan) -> int:
     """More than are run; so many, where asked for, that the steps are worth compiling."""
-    return max(2 * plan.turns, math.ceil(2 * COMPILE_STEPS / case.steps) if plan.long else 0)
+    return max(2 * plan.turns, math.ceil(LONG_STEPS / case.steps) if plan.long else 0)
 
 
 def _loop(
