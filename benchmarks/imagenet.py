@@ -3,11 +3,14 @@
 1,000 classes with a long tail, photographs of 500 x 375 px, ResNet-50 at 224 px, streamed and kept decoded,
 on pictures made up by benchmarks/synthetic.py. Seconds, speed and memory of every stage. `--most` and
 `--least` are images per class (ImageNet-LT: 1,280 and 5, which is 115,562 images), `--unknown` the classes
-kept out.
+kept out. `--folder` keeps the pictures for another run. Stopped by a signal, it writes the stages that were
+done.
 """
 
 import argparse
+import contextlib
 import json
+import os
 import tempfile
 import time
 from pathlib import Path
@@ -21,34 +24,42 @@ from pmal import pipeline
 from pmal._runtime.files import make_folder, write_json
 from pmal._runtime.manifest import describe_environment
 from pmal._runtime.session import open_session
+from pmal._runtime.signals import raise_on_signals
+from pmal.benchmark.watching import read_notes
 from pmal.config import Resources, RunConfig, build, merge, read_recipe
+from pmal.errors import Interrupted
 
 
 def time_run(options: argparse.Namespace) -> dict[str, Any]:
     per_class, clock = long_tail(options.classes, options.most, options.least), StageClock()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        names = write_folder(folder / "set", per_class, test_per_class=options.test, distinct=1)
-        known = names[: options.classes - options.unknown]
+        pictures = options.folder or folder / "set"
+        if not pictures.exists():
+            write_folder(pictures, per_class, test_per_class=options.test, distinct=1)
+        known = sorted(os.listdir(pictures / "train"))[: options.classes - options.unknown]
         chosen = {
-            "data": {"source": str(folder / "set"), "known": known, "image_size": options.size},
+            "data": {"source": str(pictures), "known": known, "image_size": options.size},
             "encoder": {"name": options.encoder},
             "training": {"epochs": options.epochs, "batch_size": options.batch_size},
         }
         config = build(RunConfig, merge(read_recipe("imagenet-lt"), chosen))
         resources = Resources(device=options.device, memory_limit=0.0, cache=name)
         session, begin = open_session(resources, clock), time.perf_counter()
-        metrics = pipeline.fit(config, folder / "run", session)
+        metrics: dict[str, Any] = {}
+        with contextlib.suppress(Interrupted):
+            metrics = pipeline.fit(config, folder / "run", session)
         seconds = time.perf_counter() - begin
-        log = [json.loads(line) for line in (folder / "run" / "log.jsonl").read_text().splitlines()]
+        log = read_notes(folder / "run" / "log.jsonl")
     on_gpu = session.device.type == "cuda"
     return {
-        "shape": {**vars(options), "json": None, "images": sum(per_class[: len(known)])},
+        "shape": {**vars(options), "json": None, "folder": None, "images": sum(per_class[: len(known)])},
+        "finished": bool(metrics),
         "seconds": seconds,
         "stages": clock.seconds,
         "images_per_s": [[event["stage"], event["images_per_s"]] for event in log if "epoch" in event],
         "peak_gpu_gib": torch.cuda.max_memory_allocated() / 2**30 if on_gpu else None,
-        "accuracy": metrics["accuracy"]["value"],
+        "accuracy": metrics["accuracy"]["value"] if metrics else None,
         "manifest": describe_environment(session.device),
     }
 
@@ -64,8 +75,10 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--folder", type=Path)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    raise_on_signals("it is not taken up again")
     found = time_run(options)
     if options.json:
         make_folder(options.json.parent)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -130,6 +131,26 @@ def test_killed_in_the_middle_it_goes_on_and_ends_with_the_same_bits(tmp_path, n
     assert resumed.returncode == 0, resumed.stderr
     assert "resumed_at_step" in (tmp_path / "run" / "log.jsonl").read_text()
     assert_same_files(tmp_path / "run", whole)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="children are counted in /proc")
+@pytest.mark.parametrize("wait", [0.0, 1.0])
+def test_ctrl_c_while_workers_start_is_one_line(tmp_path, uninterrupted, wait):
+    words = ["fit", "--out", tmp_path / "run", *uninterrupted[1], "--memory-limit", 0, "--workers", 2]
+    command = [sys.executable, "-m", "pmal", *map(str, words)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT, start_new_session=True
+    ) as process:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        while process.poll() is None and len(children.read_text().split()) < 3:  # with multiprocessing's own
+            time.sleep(0.01)
+        time.sleep(wait)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        lines = process.communicate(timeout=60)[1].decode().splitlines()
+    assert process.returncode == 130
+    assert [line for line in lines if not line.startswith(("reading ", "mean and deviation"))] == [
+        "error: interrupted: run the same command again to go on where it stopped"
+    ]
 
 
 def assert_same_files(folder, whole):

@@ -42,7 +42,17 @@ def _end(error: Exception, message: str, code: int) -> NoReturn:
 
         fail_rank(error, message, code)
     print(message, file=sys.stderr)
+    _kill_workers()
     sys.exit(code)
+
+
+def _kill_workers() -> None:
+    """Those that decode images have nothing to save. Left to themselves, some would complain at their end."""
+    if "torch" in sys.modules:
+        from multiprocessing import active_children
+
+        for worker in active_children():
+            worker.kill()
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from pmal._runtime.progress import Lines
 from pmal._runtime.session import Session, open_session
 from pmal.config import DataConfig, Resources
 from pmal.data.batches import StreamedImages, sequential_plan
@@ -101,6 +102,15 @@ def test_statistics_do_not_depend_on_streaming(folder, session, monkeypatch):
         assert torch.equal(a, b)
     expected = held.images.images[::3].double().mean(dim=(0, 2, 3)) / 255
     torch.testing.assert_close(training_statistics(held.images)[0].double(), expected, rtol=1e-6, atol=0)
+
+
+def test_only_statistics_that_take_long_are_displayed(folder, session, capsys):
+    samples = open_folder(folder).train
+    for how, expected in ((session, []), (streaming(session), ["mean and deviation: 40 images"])):
+        images = open_part("train", samples, (8, 3), how).images
+        capsys.readouterr()
+        training_statistics(images, Lines())
+        assert [line.partition(" in ")[0] for line in capsys.readouterr().err.splitlines()] == expected
 
 
 def test_the_shape_is_the_images_own_or_the_one_asked_for(folder):

@@ -4,11 +4,18 @@ import contextlib
 import signal
 import threading
 from collections.abc import Iterator
+from multiprocessing import resource_tracker
 from types import FrameType
 
 from pmal.errors import Interrupted
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
+
+
+def interruption(number: int, message: str) -> Interrupted:
+    """The error to raise. Worker processes end with us, and torch is not to report each as an accident."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    return Interrupted(number, message)
 
 
 class StopRequest:
@@ -20,7 +27,7 @@ class StopRequest:
         """Raise `Interrupted` if a signal came; `done` says what is safe on disk."""
         number, self.signal_number = self.signal_number, None
         if number is not None:
-            raise Interrupted(number, f"interrupted: {done}; run the same command again to go on")
+            raise interruption(number, f"interrupted: {done}; run the same command again to go on")
 
 
 @contextlib.contextmanager
@@ -39,7 +46,7 @@ def deferred_signals(patient: bool = False) -> Iterator[StopRequest]:
     def remember(number: int, frame: FrameType | None) -> None:
         if request.signal_number is not None and not patient:
             request.signal_number = None
-            raise Interrupted(number, "interrupted twice: stopped at once; the last checkpoint stays")
+            raise interruption(number, "interrupted twice: stopped at once; the last checkpoint stays")
         request.signal_number = number
 
     before = {number: signal.signal(number, remember) for number in STOPPING}
@@ -53,6 +60,27 @@ def deferred_signals(patient: bool = False) -> Iterator[StopRequest]:
         signal.raise_signal(request.signal_number)
 
 
+@contextlib.contextmanager
+def uninterrupted_starts() -> Iterator[None]:
+    """Processes started meanwhile do not see Ctrl-C, which reaches the whole group, until they say so.
+
+    For this one it comes afterwards: half-started workers cannot be ended in order.
+    """
+    resource_tracker.ensure_running()  # its start lets signals through again
+    with deferred_signals(patient=True):
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def leave_interrupts_to_parent(worker: int) -> None:
+    """In a worker of a DataLoader: the parent saves first and then ends it (by SIGTERM)."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
 def raise_on_signals(advice: str) -> None:
     """From now on, outside `deferred_signals`, a signal raises `Interrupted` wherever the program is.
 
@@ -60,7 +88,7 @@ def raise_on_signals(advice: str) -> None:
     """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        raise Interrupted(number, f"interrupted: {advice}")
+        raise interruption(number, f"interrupted: {advice}")
 
     for number in STOPPING:
         signal.signal(number, interrupt)

@@ -2,7 +2,6 @@
 
 import functools
 import hashlib
-import signal
 import warnings
 import weakref
 from collections import deque
@@ -12,6 +11,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch.utils.data import DataLoader
 
+from pmal._runtime.signals import leave_interrupts_to_parent, uninterrupted_starts
 from pmal.data.fitting import usable_cores
 from pmal.data.loading import SampleDataset
 from pmal.errors import DataError, PmalError
@@ -179,7 +179,8 @@ class StreamedImages:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "This DataLoader will create")  # more than cores, as was asked
             self._loader = self._loader or self._make_loader()
-            return iter(self._loader)
+            with uninterrupted_starts():
+                return iter(self._loader)
 
     def _make_loader(self) -> DataLoader[torch.Tensor]:
         # Spawned, not forked: a fork after torch has used threads can hang. Persistent, because a spawned
@@ -191,7 +192,7 @@ class StreamedImages:
             num_workers=self.workers,
             multiprocessing_context="spawn",
             persistent_workers=True,
-            worker_init_fn=_leave_interrupts_to_parent,
+            worker_init_fn=leave_interrupts_to_parent,
             pin_memory=self.device.type == "cuda",
             generator=torch.Generator(),  # or else it draws from the one that trainings repeat by
         )
@@ -251,8 +252,3 @@ def worker_died(error: RuntimeError) -> Exception:
 def _as_it_is(batch: Any) -> Any:
     """What `SampleDataset` gives is a batch already."""
     return batch
-
-
-def _leave_interrupts_to_parent(worker: int) -> None:
-    # Ctrl-C reaches the whole process group; the parent saves first and then ends its workers (by SIGTERM).
-    signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,16 +1,19 @@
 """From samples to batches: decoded into memory where they fit, streamed where they do not."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from pmal._runtime.progress import Advance, Display
 from pmal._runtime.session import Session
 from pmal.config import DataConfig
 from pmal.data.augmentation import channel_statistics
-from pmal.data.batches import ImageBatches, ResidentImages, StreamedImages, sequential_plan
+from pmal.data.batches import ImageBatches, ResidentImages, StreamedImages, is_resident, sequential_plan
 from pmal.data.decoded import DecodedImages, scratch_file
 from pmal.data.fitting import BadSample
 from pmal.data.loading import SampleDataset, check_quarantine, load_images, probe_shape, verify_images
@@ -29,7 +32,7 @@ class Part:
     images: ImageBatches
     unreadable: tuple[BadSample, ...]
 
-    def labels(self, device: torch.device) -> torch.Tensor:
+    def labels(self, device: torch.device) -> Tensor:
         return torch.from_numpy(self.samples.labels).to(device)
 
     def quarantine(self) -> dict[str, Any]:
@@ -87,11 +90,24 @@ def open_part(name: str, samples: Samples, shape: tuple[int, int], session: Sess
     return Part(readable, images, tuple(unreadable))
 
 
-def training_statistics(images: ImageBatches) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean and deviation per channel; of more than 100,000 images, over evenly spaced ones."""
+def training_statistics(images: ImageBatches, display: Display | None = None) -> tuple[Tensor, Tensor]:
+    """Mean and deviation per channel; of more than 100,000 images, over evenly spaced ones.
+
+    To decode so many takes long enough to be displayed.
+    """
     spacing = -(-len(images) // STATISTICS_LIMIT)
-    plan = [positions * spacing for positions in sequential_plan(-(-len(images) // spacing), 256)]
-    return channel_statistics(images.stream(plan))
+    count = -(-len(images) // spacing)
+    batches = images.stream([positions * spacing for positions in sequential_plan(count, 256)])
+    if display is None or is_resident(images):
+        return channel_statistics(batches)
+    with display.stage("mean and deviation", count, "images") as advance:
+        return channel_statistics(_counted(batches, advance))
+
+
+def _counted(batches: Iterable[Tensor], advance: Advance) -> Iterator[Tensor]:
+    for batch in batches:
+        yield batch
+        advance(len(batch))
 
 
 def _check_classes(name: str, samples: Samples, readable: Samples) -> None:

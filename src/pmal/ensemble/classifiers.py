@@ -50,7 +50,7 @@ def train_classifiers(
 ) -> list[Classifier]:
     """Train them one after another, small ones on a GPU side by side; those that are done are loaded."""
     ranks, places = session.ranks, {index: folder / str(index) for index in range(config.classifiers)}
-    statistics = functools.cache(lambda: training_statistics(data.images))
+    statistics = functools.cache(lambda: training_statistics(data.images, session.display))
 
     def load(index: int) -> Classifier:
         finish(places[index], ranks)

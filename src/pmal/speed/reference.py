@@ -8,7 +8,6 @@ workers live on from one epoch to the next.
 
 import io
 import math
-import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,6 +19,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, Dataset
 
+from pmal._runtime.signals import leave_interrupts_to_parent
 from pmal.data.augmentation import crop_padding
 from pmal.data.samples import Pixels
 from pmal.ensemble.classifier import Classifier, ClassifierSpec
@@ -131,7 +131,7 @@ class ReferenceLoop:
             num_workers=WORKERS if on_gpu else 0,
             persistent_workers=on_gpu,
             pin_memory=on_gpu,
-            worker_init_fn=_ignore_interrupts,
+            worker_init_fn=leave_interrupts_to_parent,
         )
 
     def _batches(self, loader: DataLoader[Any]) -> Iterator[tuple[Tensor, Tensor]]:
@@ -205,8 +205,3 @@ def _cut_out(image_CHW: Tensor) -> Tensor:
     top, left = (int(torch.randint(0, n, ())) - side // 2 for n in (height, width))
     image_CHW[:, max(top, 0) : max(top + side, 0), max(left, 0) : max(left + side, 0)] = 0
     return image_CHW
-
-
-def _ignore_interrupts(worker: int) -> None:
-    # Ctrl-C reaches the whole process group: the parent stops, and its workers with it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
