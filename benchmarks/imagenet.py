@@ -57,6 +57,7 @@ def time_run(options: argparse.Namespace) -> dict[str, Any]:
         "finished": bool(metrics),
         "seconds": seconds,
         "stages": clock.seconds,
+        "work": clock.work,
         "images_per_s": [[event["stage"], event["images_per_s"]] for event in log if "epoch" in event],
         "peak_gpu_gib": torch.cuda.max_memory_allocated() / 2**30 if on_gpu else None,
         "accuracy": metrics["accuracy"]["value"] if metrics else None,

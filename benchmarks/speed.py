@@ -44,11 +44,12 @@ IMAGES_PER_CLASS, KNOWN, UNKNOWN = 5000, 6, 4
 
 
 class StageClock(Lines):
-    """Plain lines, and how long each stage took."""
+    """Plain lines, and how long each stage took for how much."""
 
     def __init__(self) -> None:
         super().__init__(every=20.0)
         self.seconds: dict[str, float] = {}
+        self.work: dict[str, tuple[int, str]] = {}
 
     @contextlib.contextmanager
     def stage(self, name: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:
@@ -56,6 +57,7 @@ class StageClock(Lines):
         with super().stage(name, total, unit, done) as advance:
             yield advance
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - begin
+        self.work[name] = total, unit
 
 
 def full_sizes(args: argparse.Namespace, device: torch.device) -> Sizes:

@@ -197,6 +197,18 @@ def speed_streaming_table() -> str:
     return "\n".join(lines)
 
 
+def speed_imagenet_table() -> str:
+    """A run in the shape of ImageNet-LT, by stage."""
+    lines = ["| hardware | run | stage | seconds | per second |", "|---|---|---|---|---|"]
+    for name, result in speed_files():
+        shape = result.get("shape", {})
+        run = "{encoder} {size} px, {batch_size}; {classes} classes".format(**shape) if shape else ""
+        for stage, (count, unit) in result.get("work", {}).items():
+            seconds = result["stages"][stage]
+            lines.append(f"| {name} | {run} | {stage} | {seconds:.1f} | {rounded(count / seconds)} {unit} |")
+    return "\n".join(lines)
+
+
 def spread(values: list[float], digits: int) -> str:
     deviation = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
     return f"{statistics.mean(values):.{digits}f}{deviation}"
@@ -212,4 +224,5 @@ SPEED_TABLES = {
     "speed fit": speed_fit_table,
     "speed curves": speed_curves_table,
     "speed streaming": speed_streaming_table,
+    "speed imagenet": speed_imagenet_table,
 }
