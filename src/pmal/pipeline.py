@@ -23,9 +23,9 @@ from pmal._runtime.runs import RunFolder, open_run, read_config
 from pmal._runtime.session import Session, open_session
 from pmal._runtime.stages import check_stages
 from pmal._runtime.tensors import has_tensors
+from pmal._runtime.text import printable
 from pmal.config import RunConfig, to_settings
 from pmal.data.parts import Part, image_shape, open_part
-from pmal.data.sources.folder import printable
 from pmal.data.task import Task, open_task
 from pmal.ensemble.classifier import ClassifierSpec
 from pmal.ensemble.classifiers import change_head, load_classifiers, rehearse, train_classifiers

@@ -18,11 +18,11 @@ from pmal._runtime.ranks import ALONE
 from pmal._runtime.runs import CONFIG, read_config
 from pmal._runtime.session import Session, open_session
 from pmal._runtime.tensors import has_tensors, load_tensors
+from pmal._runtime.text import printable
 from pmal.benchmark.page import is_ledger, ledger_page
 from pmal.config import RunConfig, to_settings
 from pmal.data.parts import Part, open_part
 from pmal.data.samples import Samples
-from pmal.data.sources.folder import printable
 from pmal.data.task import Task, open_task
 from pmal.ensemble.classifier import Classifier
 from pmal.ensemble.classifiers import load_classifiers

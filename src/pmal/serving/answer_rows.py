@@ -3,11 +3,10 @@
 import contextlib
 import math
 from collections.abc import Iterable, Sequence
-from pathlib import PurePath
 from typing import Any, NamedTuple
 
+from pmal._runtime.text import printable
 from pmal.data.samples import UNKNOWN
-from pmal.data.sources.folder import printable
 
 Member = tuple[str, int]
 """File and id of a prototype."""
@@ -65,15 +64,6 @@ def unicode_name(path: str) -> str:
         path.encode()
         return path
     return printable(path)
-
-
-def public_name(file: str) -> str:
-    """A training image by its last two parts: where the data lie concerns nobody to whom a model is given.
-
-    >>> public_name("/home/me/photos/cat/1.jpg"), public_name("cat/1.jpg")
-    ('cat/1.jpg', 'cat/1.jpg')
-    """
-    return "/".join(PurePath(file).parts[-2:])
 
 
 def json_number(value: float) -> float | str:

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from pmal.data.sources.folder import printable
+from pmal._runtime.text import printable
 from pmal.reporting.tables import COLUMNS
 from pmal.serving.export_check import Parity
 from pmal.serving.onnx_model import OnnxHeader

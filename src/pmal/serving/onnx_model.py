@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pmal._runtime.progress import Display
+from pmal._runtime.text import printable
 from pmal.data.samples import Pixels
-from pmal.data.sources.folder import printable
 from pmal.errors import DataError, Interrupted, UsageError
 from pmal.serving.answer_rows import Member, Row, describe_rows, strongest_prototypes, unicode_name
 from pmal.serving.image_files import BadFile, answer_blocks

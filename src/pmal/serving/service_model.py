@@ -11,11 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pmal._runtime.text import short_path
 from pmal.data.decode import decode_fitted, encode_png
 from pmal.errors import DataError
 from pmal.rejection.model import OpenSetModel
 from pmal.rejection.thresholds import Threshold
-from pmal.serving.answer_rows import json_number, public_name, unicode_name
+from pmal.serving.answer_rows import json_number, unicode_name
 from pmal.serving.bundle import describe_model, load_model
 from pmal.serving.bundle_record import thresholds_in_effect
 from pmal.serving.predict import (
@@ -100,7 +101,7 @@ class ServedModel:
             k = int(answers.nearest)
             ranks = {prototype.id: rank for rank, prototype in enumerate(self._members(k))}
             for shown in entry["prototypes"]:
-                shown["file"] = public_name(shown["file"])
+                shown["file"] = short_path(shown["file"])
                 shown["picture"] = self.picture_path(k, ranks[shown["id"]])
             described.append(entry)
         return described
