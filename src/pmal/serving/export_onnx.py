@@ -15,7 +15,7 @@ import pmal
 from pmal._runtime.files import atomic_path, make_folder, write_text
 from pmal._runtime.signals import deferred_signals
 from pmal._runtime.text import printable, short_path
-from pmal.errors import Interrupted, PmalError, UsageError
+from pmal.errors import Interrupted, PmalError, UsageError, first_line
 from pmal.rejection.model import OpenSetModel
 from pmal.serving.export_check import Images, Parity, check_parity
 from pmal.serving.export_graph import DecisionGraph
@@ -134,7 +134,7 @@ def _root(error: BaseException) -> str:
     """What began it, in one line: what the exporter says itself are hints for its developers."""
     while error.__cause__ is not None:
         error = error.__cause__
-    return printable((str(error).strip() or type(error).__name__).splitlines()[0][:200])
+    return printable(first_line(error)[:200])
 
 
 def _check_libraries() -> None:
