@@ -5,7 +5,6 @@ has to show is in `pmal.benchmark.page`. Nothing but the report is written.
 """
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pmal._runtime.files import make_folder, read_json, write_text
+from pmal._runtime.files import make_folder, read_events, read_json, write_text
 from pmal._runtime.ranks import ALONE
 from pmal._runtime.runs import CONFIG, read_config
 from pmal._runtime.session import Session, open_session
@@ -128,7 +127,7 @@ def read_facts(run: Path, config: RunConfig, task: Task) -> RunFacts:
         images={name: len(part) for name, part in parts.items() if part is not None},
         metrics=read_json(measured) if measured.is_file() else None,
         manifest=read_json(manifest) if manifest.is_file() else {},
-        log=_read_log(run / "log.jsonl"),
+        log=read_events(run / "log.jsonl"),
     )
 
 
@@ -251,16 +250,3 @@ def _stored_embedding(path: Path) -> EmbeddedSet:
         raise DataError(f"{path.parent}: no embeddings of the training images: run `pmal fit` again")
     tensors, _ = load_tensors(path)
     return EmbeddedSet(tensors["z"], tensors["weight"], tensors["bias"], fresh=False)
-
-
-def _read_log(path: Path) -> list[dict[str, Any]]:
-    """The lines of a log that are whole; a process that died may have left part of one."""
-    events = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
-        try:
-            event = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(event, dict):
-            events.append(event)
-    return events

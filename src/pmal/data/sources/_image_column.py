@@ -96,9 +96,7 @@ class ImageColumn:
                     writer.write_batch(pa.record_batch([data], schema=_SPOOL_SCHEMA))
         except OSError as error:
             reason = error.strerror or error
-            raise DataError(
-                f"{path}: cannot be written ({reason}): set TMPDIR to a larger disk"
-            ) from None
+            raise DataError(f"{path}: cannot be written ({reason}): set TMPDIR to a larger disk") from None
         return path
 
 
