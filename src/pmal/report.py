@@ -21,7 +21,7 @@ from pmal._runtime.text import printable
 from pmal.benchmark.page import is_ledger, ledger_page
 from pmal.config import RunConfig, to_settings
 from pmal.data.parts import Part, open_part
-from pmal.data.samples import Samples
+from pmal.data.samples import Samples, evenly
 from pmal.data.task import Task, open_task
 from pmal.ensemble.classifier import Classifier
 from pmal.ensemble.classifiers import load_classifiers
@@ -31,7 +31,7 @@ from pmal.methods import METHODS
 from pmal.mining import PrototypeSet
 from pmal.rejection.model import OpenSetModel
 from pmal.rejection.scores import unknown_scores
-from pmal.reporting.report_data import Floats, evenly
+from pmal.reporting.report_data import Floats
 from pmal.reporting.report_data_embedding import layout_method
 from pmal.reporting.report_page import Page, Section, check_can_render, render_page
 from pmal.reporting.report_pictures import Album

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from pmal.data.samples import UNKNOWN
-from pmal.reporting.report_data import Floats, Ints, evenly, rounded
+from pmal.data.samples import UNKNOWN, evenly
+from pmal.reporting.report_data import Floats, Ints, rounded
 from pmal.reporting.report_data_embedding import layouts
 from pmal.reporting.report_data_mining import least_robust, robustness_figure, shown_classes
 from pmal.reporting.report_page import Figure, Gallery, Picture, Section
