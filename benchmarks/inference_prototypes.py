@@ -51,7 +51,7 @@ def measure(run, args):
     session, config = open_session(Resources(data_root=args.data_root)), read_config(run)
     task = open_task(config.data, args.data_root)
     model = load_model(run / "model", session.device)
-    shape = (model.classifier.spec.image_size, model.classifier.spec.channels)
+    shape = model.classifier.spec.image_shape
     train, test, unknown = (
         open_part(n, getattr(task, n), shape, session) for n in ("train", "test", "unknown")
     )

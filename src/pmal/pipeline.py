@@ -77,7 +77,7 @@ def run_stages(
     config: RunConfig, task: Task, spec: ClassifierSpec, run: RunFolder, session: Session
 ) -> Iterator[str]:
     """The names of the stages, each when it is done."""
-    out, parts = run.path, open_parts(task, (spec.image_size, spec.channels), session)
+    out, parts = run.path, open_parts(task, spec.image_shape, session)
     run.write("quarantine.json", {name: part.quarantine() for name, part in parts.items()})
     data, prototypes = training_set(parts["train"], session), None
 
@@ -131,9 +131,8 @@ def evaluate(run: Path, session: Session | None = None) -> dict[str, Any]:
     if task.class_names != spec.class_names or task.test is None:
         raise DataError(f"{run}: trained on other classes than the data hold now: fit a new run")
     first = load_classifiers(run / "classifiers", 1, task.class_names, session)[0]
-    shape = (spec.image_size, spec.channels)
-    test = open_part("test", task.test, shape, session)
-    unknown = open_part("unknown", task.unknown, shape, session) if task.unknown else None
+    test = open_part("test", task.test, spec.image_shape, session)
+    unknown = open_part("unknown", task.unknown, spec.image_shape, session) if task.unknown else None
     softmax = first if METHODS[config.method].second else None
     return describe(config, task) | measure_model(model, softmax, test, unknown, session.display)
 

@@ -134,10 +134,10 @@ def read_facts(run: Path, config: RunConfig, task: Task) -> RunFacts:
 def answer_tests(run: Path, config: RunConfig, model: OpenSetModel, task: Task, session: Session) -> Measured:
     """What the model and the softmax before it say about the test images."""
     parts = [part for part in (task.test, task.unknown) if part is not None]
-    spec, everything = model.classifier.spec, tuple(map(len, parts))
+    everything = tuple(map(len, parts))
     chosen = [part.at(evenly(len(part), TEST_IMAGES)) for part in parts]
     names = ("test", "unknown")[: len(parts)]
-    shape = spec.image_size, spec.channels
+    shape = model.classifier.spec.image_shape
     opened = [open_part(name, part, shape, session) for name, part in zip(names, chosen, strict=True)]
     softmax = None
     if METHODS[config.method].second:

@@ -67,7 +67,7 @@ def audit_run(run: Path, out: Path, session: Session) -> Audit:
     task = open_task(config.data, session.resources.data_root)
     folder, count = run / "classifiers", config.classifiers
     [first, *_] = load_classifiers(folder, count, task.class_names, session)
-    train = open_part("train", task.train, (first.spec.image_size, first.spec.channels), session)
+    train = open_part("train", task.train, first.spec.image_shape, session)
     classifiers = load_classifiers(
         folder, count, task.class_names, session, training_set(train, session).digest
     )

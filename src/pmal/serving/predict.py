@@ -113,12 +113,11 @@ def answer_files(
     model: OpenSetModel, files: Sequence[str], errors: list[BadFile], session: Session, top: int = TOP
 ) -> Generator[list[dict[str, Any]], None, None]:
     """Answers block by block, in the order of the files; those that cannot be read are added to `errors`."""
-    spec = model.classifier.spec
 
     def answer(images: Pixels, names: list[str]) -> list[dict[str, Any]]:
         return describe_answers(model, model.answer(torch.from_numpy(images)), names, top)
 
-    return answer_blocks(files, (spec.image_size, spec.channels), errors, session.display, answer)
+    return answer_blocks(files, model.classifier.spec.image_shape, errors, session.display, answer)
 
 
 def _probabilities(answers: Answers) -> list[float | None]:
