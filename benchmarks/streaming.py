@@ -266,11 +266,12 @@ class Repeated:
         return self.images.stream([positions % len(self.images) for positions in plan])
 
 
-def write_pictures(folder: str, count: int, size: tuple[int, int] = (500, 375)) -> list[str]:
+def write_pictures(folder: str, count: int) -> list[str]:
+    """Photographs of 500 x 375 px, by their names in the folder."""
     random = np.random.default_rng(0)
     for number in range(count):
         path = Path(folder) / f"{number}.JPEG"
-        path.write_bytes(encode_jpeg(draw_picture(random, *size, number)))
+        path.write_bytes(encode_jpeg(draw_picture(random, 500, 375, number)))
     return [f"{number}.JPEG" for number in range(count)]
 
 
