@@ -13,8 +13,6 @@ import argparse
 import json
 from pathlib import Path
 
-import torch
-
 from pmal._runtime.files import make_folder, write_json
 from pmal._runtime.manifest import describe_environment
 from pmal._runtime.runs import read_config
@@ -77,7 +75,7 @@ def measure(run, args):
             row[distance] = float(auroc(known["distance"], others["distance"]))
             row["neighbors"] = float(auroc(known["neighbors"], others["neighbors"]))
         rows.append(row)
-    return {**describe(config, task), "rows": rows, "manifest": describe_environment(torch.device("cpu"))}
+    return {**describe(config, task), "rows": rows, "manifest": describe_environment(session.device)}
 
 
 if __name__ == "__main__":

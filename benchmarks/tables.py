@@ -11,7 +11,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from benchmarks.speed_tables import SPEED_TABLES, rounded
+from benchmarks.speed_tables import SPEED_TABLES, hardware_name, rounded
 from pmal._runtime.files import read_json, write_text
 from pmal.benchmark.groups import (
     Key,
@@ -135,8 +135,7 @@ def mining_table() -> str:
     ]
     for file in sorted((RESULTS / "mining").glob("*.json")):
         result = read_json(file)
-        hardware = result["manifest"]["hardware"]
-        name = hardware.get("gpu") or f"{hardware['threads']} CPU threads"
+        name = hardware_name(result)
         for row in result["rows"]:
             ratio = "" if row["ratio"] is None else f"{row['ratio']:.1f}"
             lines.append(
