@@ -119,14 +119,11 @@ def speed_mining_table() -> str:
 
 
 def speed_threads_table() -> str:
-    """One CPU thread and more, on a machine to oneself and on one that is shared."""
-    lines = ["| machine | threads wait | network, batch | threads | images/s |", "|---|---|---|---|---|"]
-    for _, result in speed_files():
-        waiting = result.get("environment", {}).get("OMP_WAIT_POLICY", "spinning (default)").lower()
-        for row in result.get("threads", []):
-            network = f"{row['encoder']} {row['image_size']} px, {row['batch_size']}"
-            figures = f"{row['threads']} | {rounded(row['images_per_s'])}"
-            lines.append(f"| {result['note']} | {waiting} | {network} | {figures} |")
+    """Training with one CPU thread and with more."""
+    lines = ["| network, batch | CPU threads | images/s |", "|---|---|---|"]
+    for _, row in rows_of("threads"):
+        network = f"{row['encoder']} {row['image_size']} px, {row['batch_size']}"
+        lines.append(f"| {network} | {row['threads']} | {rounded(row['images_per_s'])} |")
     return "\n".join(lines)
 
 

@@ -252,6 +252,21 @@ def new_class_table() -> str:
     return "\n".join(lines)
 
 
+def export_table() -> str:
+    """An exported file beside PyTorch, by the score that it rejects by."""
+    result = read_json(RESULTS / "export" / "cpu.json")
+    size = result["about"]["model"]["batch"]
+    lines = [
+        f"| score | one image: PyTorch / ONNX | images/s in batches of {size}: PyTorch / ONNX |",
+        "|---|---|---|",
+    ]
+    for row in result["rows"]:
+        one = " / ".join(f"{row['one_image'][kind]['ms']:.2f}" for kind in ("pytorch", "onnx"))
+        many = " / ".join(f"{row['batch'][kind]['images_per_s']:,.0f}" for kind in ("pytorch", "onnx"))
+        lines.append(f"| {row['score']} | {one} ms | {many} |")
+    return "\n".join(lines)
+
+
 def service_table() -> str:
     """Requests of one image, with micro-batches and without. Per processor second: of the server alone."""
     lines = ["| | requests/s | per processor second | median ms | p99 ms |", "|---|---|---|---|---|"]
@@ -282,6 +297,7 @@ TABLES = {
     "precomputed": precomputed_table,
     "new class": new_class_table,
     **SPEED_TABLES,
+    "export": export_table,
     "service": service_table,
 }
 

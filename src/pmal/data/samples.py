@@ -96,7 +96,7 @@ class VectorStore:
 
 @dataclass(frozen=True)
 class Samples:
-    """Labelled images: sample i is row `ids[i]` of the store and has class `class_names[labels[i]]`."""
+    """Labeled images: sample i is row `ids[i]` of the store and has class `class_names[labels[i]]`."""
 
     store: PixelStore
     ids: Ids
@@ -122,13 +122,13 @@ class Samples:
         return Samples(self.store, self.ids[positions], self.labels[positions], self.class_names)
 
     def of_classes(self, classes: tuple[int, ...]) -> "Samples":
-        """The samples of these classes, relabelled: class `classes[k]` becomes k. Order and ids are kept."""
+        """The samples of these classes, relabeled: class `classes[k]` becomes k. Order and ids are kept."""
         new_label = np.full(len(self.class_names), -1, dtype=np.int64)
         new_label[list(classes)] = np.arange(len(classes))
-        relabelled = new_label[self.labels]
-        keep = relabelled >= 0
+        relabeled = new_label[self.labels]
+        keep = relabeled >= 0
         names = tuple(self.class_names[c] for c in classes)
-        return Samples(self.store, self.ids[keep], relabelled[keep], names)
+        return Samples(self.store, self.ids[keep], relabeled[keep], names)
 
 
 @dataclass(frozen=True)
