@@ -130,10 +130,11 @@ def evaluate(run: Path, session: Session | None = None) -> dict[str, Any]:
     task, spec = open_task(config.data, session.resources.data_root), model.classifier.spec
     if task.class_names != spec.class_names or task.test is None:
         raise DataError(f"{run}: trained on other classes than the data hold now: fit a new run")
-    first = load_classifiers(run / "classifiers", 1, task.class_names, session)[0]
+    softmax = None
+    if METHODS[config.method].second:
+        softmax = load_classifiers(run / "classifiers", 1, task.class_names, session)[0]
     test = open_part("test", task.test, spec.image_shape, session)
     unknown = open_part("unknown", task.unknown, spec.image_shape, session) if task.unknown else None
-    softmax = first if METHODS[config.method].second else None
     return describe(config, task) | measure_model(model, softmax, test, unknown, session.display)
 
 
@@ -170,8 +171,8 @@ def mine_run(
 def check_config(config: RunConfig) -> None:
     if config.method not in METHODS:
         raise unknown_name("method", config.method, METHODS)
-    if config.method == "pmal" and config.classifiers < 2:
-        raise UsageError("method pmal compares classifiers: set ensemble.size to 2 or more")
+    if METHODS[config.method].mines and config.classifiers < 2:
+        raise UsageError(f"method {config.method} compares classifiers: set ensemble.size to 2 or more")
     check_heads(config)
     check_score(config)
     check_settings(config.mining)
@@ -194,5 +195,5 @@ def describe(config: RunConfig, task: Task) -> dict[str, Any]:
         "augmentation": config.data.augmentation,
         "seed": config.seed,
     }
-    phases = ("mining", "optimization") if config.method == "pmal" else ()
+    phases = ("mining", "optimization") if METHODS[config.method].mines else ()
     return {"about": about | {name: settings[name] for name in phases}}
