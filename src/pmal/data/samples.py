@@ -14,7 +14,7 @@ Pixels = NDArray[np.uint8]
 Vectors = NDArray[np.float32]
 Ids = NDArray[np.int64]
 
-UNKNOWN = "unknown"
+UNKNOWN_NAME = "unknown"
 """What an image of no known class is called."""
 
 

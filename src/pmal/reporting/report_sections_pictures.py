@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from pmal.data.samples import UNKNOWN, evenly
+from pmal.data.samples import UNKNOWN_NAME, evenly
 from pmal.reporting.report_data import Floats, Ints, rounded
 from pmal.reporting.report_data_embedding import layouts
 from pmal.reporting.report_data_mining import least_robust, robustness_figure, shown_classes
@@ -158,12 +158,12 @@ def _about(tested: Measured, i: int, facts: RunFacts) -> list[str]:
     known, unknown, n = tested.known, tested.unknown, len(tested.known)
     name = facts.class_names[known.labels[i]] if i < n else ""
     if i >= n and unknown is not None:
-        name = f"{UNKNOWN}: {facts.unknown_names[int(unknown.labels[i - n])]}"
+        name = f"{UNKNOWN_NAME}: {facts.unknown_names[int(unknown.labels[i - n])]}"
     file = known.name(i) if i < n else unknown.name(i - n) if unknown is not None else ""
     taken = facts.class_names[tested.model.nearest[i]]
     answer = f"nearest class: {taken}"
     if tested.answer is not None:
-        answer = f"answer: {taken if tested.answer[i] >= 0 else UNKNOWN}"
+        answer = f"answer: {taken if tested.answer[i] >= 0 else UNKNOWN_NAME}"
         answer += f", {tested.score} {float(tested.model.scores[tested.score][i]):.3g}"
     return [name, answer, short_name(file)]
 

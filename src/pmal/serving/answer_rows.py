@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from pmal._runtime.text import printable
-from pmal.data.samples import UNKNOWN
+from pmal.data.samples import UNKNOWN_NAME
 
 Member = tuple[str, int]
 """File and id of a prototype."""
@@ -31,7 +31,7 @@ def describe_rows(class_names: Sequence[str], rows: Iterable[Row]) -> list[dict[
     return [
         {
             "image": unicode_name(row.name),
-            "class": class_names[row.label] if row.label >= 0 else UNKNOWN,
+            "class": class_names[row.label] if row.label >= 0 else UNKNOWN_NAME,
             "known": row.label >= 0,
             "nearest": class_names[row.nearest],
             "score": json_number(row.score),
