@@ -61,11 +61,11 @@ def embedding_section(
 
 def prototypes_section(mined: Mined, facts: RunFacts, album: Album) -> Section:
     """Per class: the prototypes in the order of choice, and the least robust images beside them."""
-    position_of, blocks = mined.position_of, []
+    blocks = []
     for k in shown_classes(len(facts.class_names), CLASSES):
         name, members = facts.class_names[k], np.flatnonzero(mined.samples.labels == k)
         of_class = np.flatnonzero((mined.prototypes.labels == k).numpy())
-        chosen = [_prototype(mined, int(i), position_of, name, album) for i in of_class[: 2 * PER_ROW]]
+        chosen = [_prototype(mined, int(i), name, album) for i in of_class[: 2 * PER_ROW]]
         worst = least_robust(mined.r_N, mined.samples.ids, members, PER_ROW)
         poor = [_poor(mined, position, name, facts, album) for position in worst]
         note = f"{len(of_class)} prototypes of {len(members):,} training images"
@@ -176,9 +176,9 @@ def _about_prototype(mined: Mined, p: int, facts: RunFacts) -> list[str]:
     return [title, figures, short_name(mined.samples.name(position))]
 
 
-def _prototype(mined: Mined, i: int, position_of: dict[int, int], name: str, album: Album) -> Picture:
+def _prototype(mined: Mined, i: int, name: str, album: Album) -> Picture:
     found = mined.prototypes
-    position, r, gap = position_of[int(found.ids[i])], float(found.r[i]), float(found.gap[i])
+    position, r, gap = mined.position_of[int(found.ids[i])], float(found.r[i]), float(found.gap[i])
     alt = f"prototype {int(found.rank[i]) + 1} of class {name}: {short_name(mined.samples.name(position))}"
     return Picture(
         album.name,
