@@ -8,7 +8,6 @@ of this process alone, in turns, so that other load on the machine counts little
 import argparse
 import statistics
 import time
-from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -30,20 +29,11 @@ from pmal.serving.export_check import images_to_check
 from pmal.serving.export_onnx import export_onnx
 from pmal.serving.onnx_model import BATCH, OnnxModel
 from pmal.serving.predict import with_rule
+from pmal.speed.timing import Stopwatch, in_turns
 
 RESULTS = Path(__file__).parent / "results" / "export"
 TURNS = 30
-
-
-def turns(work: dict[str, Callable[[], Any]]) -> dict[str, float]:
-    """Median seconds of this process; all that is compared takes its turn, and the first does not count."""
-    found: dict[str, list[float]] = {name: [] for name in work}
-    for _ in range(TURNS + 1):
-        for name, do in work.items():
-            begin = time.process_time()
-            do()
-            found[name].append(time.process_time() - begin)
-    return {name: statistics.median(seconds[1:]) for name, seconds in found.items()}
+WATCH = Stopwatch(wait=lambda: None, clock=time.process_time)
 
 
 def measure(model: OpenSetModel, run: Path, score: str) -> dict[str, Any]:
@@ -69,10 +59,11 @@ def measure(model: OpenSetModel, run: Path, score: str) -> dict[str, Any]:
     for name, count in (("one_image", 1), ("batch", BATCH)):
         few = images[:count].clone()
         pixels = np.ascontiguousarray(few.numpy())
-        found = turns({"pytorch": lambda f=few: model.answer(f), "onnx": lambda p=pixels: runtime.run(p)})
-        row[name] = {
-            kind: {"ms": 1e3 * seconds, "images_per_s": count / seconds} for kind, seconds in found.items()
-        }
+        works = {"pytorch": lambda f=few: model.answer(f), "onnx": lambda p=pixels: runtime.run(p)}
+        row[name] = {}
+        for kind, taken in in_turns(works, WATCH, warmup=1, repeats=TURNS).items():
+            seconds = statistics.median(taken)
+            row[name][kind] = {"ms": 1e3 * seconds, "images_per_s": count / seconds}
     return row
 
 

@@ -29,7 +29,7 @@ from pmal.serving.bundle import load_model
 def measure(run: Path, data_root: str | None, device: str) -> dict[str, Any]:
     session, config = open_session(Resources(device=device, data_root=data_root)), read_config(run)
     task, model = open_task(config.data, data_root), load_model(run / "model", session.device)
-    shape = (model.classifier.spec.image_size, model.classifier.spec.channels)
+    shape = model.classifier.spec.image_shape
     if task.unknown is None:
         raise UsageError(f"{run}: no unknown classes to reject: name a run that was fitted with some")
     parts = [open_part(name, getattr(task, name), shape, session) for name in ("test", "unknown")]

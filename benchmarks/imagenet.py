@@ -21,11 +21,10 @@ import torch
 from benchmarks.speed import StageClock
 from benchmarks.synthetic import long_tail, write_folder
 from pmal import pipeline
-from pmal._runtime.files import make_folder, write_json
+from pmal._runtime.files import make_folder, read_events, write_json
 from pmal._runtime.manifest import describe_environment
 from pmal._runtime.session import open_session
 from pmal._runtime.signals import raise_on_signals
-from pmal.benchmark.watching import read_notes
 from pmal.config import Resources, RunConfig, build, merge, read_recipe
 from pmal.errors import Interrupted
 
@@ -50,7 +49,7 @@ def time_run(options: argparse.Namespace) -> dict[str, Any]:
         with contextlib.suppress(Interrupted):
             metrics = pipeline.fit(config, folder / "run", session)
         seconds = time.perf_counter() - begin
-        log = read_notes(folder / "run" / "log.jsonl")
+        log = read_events(folder / "run" / "log.jsonl")
     on_gpu = session.device.type == "cuda"
     return {
         "shape": {**vars(options), "json": None, "folder": None, "images": sum(per_class[: len(known)])},

@@ -13,8 +13,6 @@ import argparse
 import json
 from pathlib import Path
 
-import torch
-
 from pmal._runtime.files import make_folder, write_json
 from pmal._runtime.manifest import describe_environment
 from pmal._runtime.runs import read_config
@@ -51,7 +49,7 @@ def measure(run, args):
     session, config = open_session(Resources(data_root=args.data_root)), read_config(run)
     task = open_task(config.data, args.data_root)
     model = load_model(run / "model", session.device)
-    shape = (model.classifier.spec.image_size, model.classifier.spec.channels)
+    shape = model.classifier.spec.image_shape
     train, test, unknown = (
         open_part(n, getattr(task, n), shape, session) for n in ("train", "test", "unknown")
     )
@@ -77,7 +75,7 @@ def measure(run, args):
             row[distance] = float(auroc(known["distance"], others["distance"]))
             row["neighbors"] = float(auroc(known["neighbors"], others["neighbors"]))
         rows.append(row)
-    return {**describe(config, task), "rows": rows, "manifest": describe_environment(torch.device("cpu"))}
+    return {**describe(config, task), "rows": rows, "manifest": describe_environment(session.device)}
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from typing import Any
 from unittest import mock
 
 from pmal import pipeline
-from pmal._runtime.files import make_folder, write_json
+from pmal._runtime.files import make_folder, read_events, write_json
 from pmal._runtime.manifest import describe_environment
 from pmal._runtime.progress import Lines
 from pmal._runtime.session import open_session
@@ -53,7 +53,7 @@ def train_once(kind: str, seed: int, args: argparse.Namespace) -> dict[str, Any]
     steps = plain_steps() if kind == "plain" else mock.patch.object(training, "COMPILE_SECONDS", 0)
     with tempfile.TemporaryDirectory() as folder, steps:
         metrics = pipeline.fit(config, Path(folder) / "run", session)
-        log = [json.loads(line) for line in (Path(folder) / "run" / "log.jsonl").read_text().splitlines()]
+        log = read_events(Path(folder) / "run" / "log.jsonl")
     epochs = [event for event in log if "epoch" in event]
     return {
         "kind": kind,

@@ -1,8 +1,9 @@
-"""Figures of the docs, from benchmarks/results/: python benchmarks/plots.py (needs matplotlib)."""
+"""Figures of the docs, from benchmarks/results/: python -m benchmarks.plots (needs matplotlib)."""
 
 from collections import defaultdict
 from pathlib import Path
 
+from benchmarks.speed_tables import hardware_name
 from pmal._runtime.files import make_folder, read_json
 
 ROOT = Path(__file__).parents[1]
@@ -15,8 +16,7 @@ def mining_cost() -> None:
     curves = defaultdict(list)
     for file in sorted((ROOT / "benchmarks" / "results" / "mining").glob("*scaling*.json")):
         result = read_json(file)
-        hardware = result["manifest"]["hardware"]
-        name = hardware.get("gpu") or f"{hardware['threads']} CPU threads"
+        name = hardware_name(result)
         for row in result["rows"]:
             curves[f"{name}, K = {row['k']}, {row['method'].removeprefix('pmal ')}"].append(
                 (row["n"], row["seconds"])

@@ -92,7 +92,7 @@ def attempt(method, text, base, args, folder, session):
 def combinations(place, config, args, session):
     """AUROC of the combined score, made of any two or three scores."""
     model, task = load_model(place / "model", session.device), validation_task(config, args)
-    shape = (model.classifier.spec.image_size, model.classifier.spec.channels)
+    shape = model.classifier.spec.image_shape
     parts = [open_part("test", part, shape, session) for part in (task.test, task.unknown)]
     embedded = [embed_images(model.classifier, part.images) for part in parts]
     known, unknown = (unknown_scores(*one, model.reference) for one in embedded)

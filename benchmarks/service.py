@@ -24,13 +24,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import torch
 
-import pmal
-from benchmarks.service_load import Answer, Ask, Tally, good, mixed, run_clients
+from benchmarks.service_load import Answer, Ask, Tally, exchange, good, mixed, run_clients
 from pmal._runtime.files import make_folder, write_json
 from pmal._runtime.manifest import describe_environment
+from pmal.data.samples import evenly
+from pmal.data.sources.registry import open_source
 from pmal.errors import PmalError
 from pmal.serving.service_model import model_loader
 from pmal.speed.timing import quantile
@@ -43,9 +43,8 @@ FLAT = 0.05
 
 def sample_files() -> list[bytes]:
     """Test images of the embedded sample, of known and unknown digits."""
-    path = Path(pmal.__file__).parent / "data" / "sample" / "mnist-sample.parquet"
-    rows = pq.read_table(path, filters=[("split", "=", "test")]).to_pylist()
-    return [row["image"]["bytes"] for row in rows[:: len(rows) // IMAGES][:IMAGES]]
+    test = open_source("sample", None).test
+    return [test.store.encoded(int(test.ids[i])) for i in evenly(len(test), IMAGES)]
 
 
 @contextmanager
@@ -70,11 +69,7 @@ async def single_answers(port: int, files: list[bytes]) -> list[Answer]:
     found: list[Answer] = []
     for i in range(len(files)):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        ask = good(files, i)
-        writer.write(ask.head + ask.body)
-        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
-        body = await reader.readexactly(int(head.split("content-length:")[1].split("\r\n")[0]))
-        found += json.loads(body)["answers"]
+        found += (await exchange(good(files, i), reader, writer))[1]
         writer.close()
     return found
 

@@ -100,7 +100,7 @@ async def _client(
         streams = streams or await asyncio.open_connection("127.0.0.1", port)
         begin = time.perf_counter()
         try:
-            status, answers, stays = await _exchange(ask, *streams)
+            status, answers, stays = await exchange(ask, *streams)
         except (OSError, asyncio.IncompleteReadError):
             status, answers, stays = 0, [], False
         _note(tally, ask, status, answers, expected, time.perf_counter() - begin)
@@ -113,9 +113,10 @@ async def _client(
         streams[1].close()
 
 
-async def _exchange(
+async def exchange(
     ask: Ask, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> tuple[int, list[Answer], bool]:
+    """Status and answers, and whether the connection stays open."""
     writer.write(ask.head + ask.body)
     await writer.drain()
     if ask.leave:

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 from benchmarks.speed_profile import profile_step, profile_text
+from benchmarks.speed_tables import fastest
 from pmal import pipeline
 from pmal._runtime.devices import PRECISIONS
 from pmal._runtime.files import make_folder, write_json
@@ -76,14 +77,9 @@ def own_time(device: torch.device) -> Stopwatch:
 
 
 def winners(found: dict[str, Any]) -> dict[str, str]:
-    """The fastest variant of each encoder's step."""
-    best: dict[str, Any] = {}
-    for row in found["training"]:
-        if row.get("networks", 1) > 1:  # a step of each is the same as alone
-            continue
-        if row["images_per_s"] > best.get(row["encoder"], {"images_per_s": 0.0})["images_per_s"]:
-            best[row["encoder"]] = row
-    return {encoder: row["variant"] for encoder, row in best.items()}
+    """The fastest variant of each encoder's step. Of several networks at once, a step of each is the same."""
+    alone = [row for row in found["training"] if row.get("networks", 1) == 1]
+    return {encoder: row["variant"] for encoder, row in fastest(alone).items()}
 
 
 def profile_all(sizes: Sizes, found: dict[str, Any], session: Session) -> Iterator[dict[str, Any]]:

@@ -1,6 +1,7 @@
 """Tables of docs/speed.md, from benchmarks/results/speed. Used by benchmarks/tables.py."""
 
 import statistics
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,29 @@ def speed_files() -> list[tuple[str, dict]]:
     found = []
     for file in sorted(RESULTS.glob("*.json")):
         result = read_json(file)
-        hardware = result["manifest"]["hardware"]
-        threads = f"{hardware.get('threads')} CPU thread{'s' * (hardware.get('threads') != 1)}"
-        found.append((hardware.get("gpu") or threads, result))
+        found.append((hardware_name(result), result))
     return found
+
+
+def hardware_name(result: dict[str, Any]) -> str:
+    """What the figures of a file were measured on."""
+    hardware = result["manifest"]["hardware"]
+    threads = hardware.get("threads")
+    return hardware.get("gpu") or f"{threads} CPU thread{'s' * (threads != 1)}"
+
+
+def rows_of(kind: str) -> list[tuple[str, dict[str, Any]]]:
+    """All measurements of this kind, with the name of the hardware."""
+    return [(name, row) for name, result in speed_files() for row in result.get(kind, [])]
+
+
+def fastest(rows: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The fastest training of each network, by its name."""
+    best: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        if row["images_per_s"] > best.get(row["encoder"], {"images_per_s": 0.0})["images_per_s"]:
+            best[row["encoder"]] = row
+    return best
 
 
 def speed_table() -> str:
@@ -58,36 +78,31 @@ def speed_prediction_table() -> str:
         "| network alone | plain loop |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for name, result in speed_files():
-        for row in result.get("prediction", []):
-            kinds = ("", "network_", "reference_")
-            latency = [
-                " / ".join(rounded(row[f"{kind}{part}_ms"]) for part in ("median", "p99")) for kind in kinds
-            ]
-            speed = [rounded(row[f"{kind}images_per_s"]) for kind in kinds]
-            cells = " | ".join(latency + speed)
-            precision = row.get("precision", "float32")
-            lines.append(f"| {name} | {row['encoder']} {row['image_size']} px, {precision} | {cells} |")
+    kinds = ("", "network_", "reference_")
+    for name, row in rows_of("prediction"):
+        latency = [
+            " / ".join(rounded(row[f"{kind}{part}_ms"]) for part in ("median", "p99")) for kind in kinds
+        ]
+        speed = [rounded(row[f"{kind}images_per_s"]) for kind in kinds]
+        cells = " | ".join(latency + speed)
+        precision = row.get("precision", "float32")
+        lines.append(f"| {name} | {row['encoder']} {row['image_size']} px, {precision} | {cells} |")
     return "\n".join(lines)
 
 
 def speed_summary_table() -> str:
     """What a GPU makes of it, in few lines: the best training row of each network, a whole run, answers."""
     lines = ["| | NVIDIA H200 | times the plain loop |", "|---|---|---|"]
-    results = [result for name, result in speed_files() if name == "NVIDIA H200"]
-    best: dict[str, Any] = {}
-    for row in (row for result in results for row in result.get("training", [])):
-        if row["images_per_s"] > best.get(row["encoder"], {"images_per_s": 0})["images_per_s"]:
-            best[row["encoder"]] = row
-    for row in best.values():
+    gpu = "NVIDIA H200"
+    for row in fastest(row for name, row in rows_of("training") if name == gpu).values():
         network = f"{row['encoder']} {row['image_size']} px, batch {row['batch_size']}, {row['variant']}"
         lines.append(
             f"| training, {network} | {rounded(row['images_per_s'])} images/s | {row['ratio']:.1f} |"
         )
-    for fit in (result["fit"] for result in results if "fit" in result):
+    for fit in (result["fit"] for name, result in speed_files() if name == gpu and "fit" in result):
         size = f"{fit['trainings']} x {fit['epochs']} epochs of {fit['training_images']:,} images"
         lines.append(f"| `pmal fit`, whole, {fit['encoder']}, {size} | {fit['seconds']:.0f} s | |")
-    for row in (row for result in results for row in result.get("prediction", [])):
+    for row in (row for name, row in rows_of("prediction") if name == gpu):
         network = f"{row['encoder']} {row['image_size']} px, {row['precision']}"
         one = f"{row['median_ms']:.2f} ms for one image, {rounded(row['images_per_s'])} images/s"
         lines.append(f"| prediction, {network} | {one} | {row['latency_ratio']:.1f}, {row['ratio']:.1f} |")
@@ -97,22 +112,18 @@ def speed_summary_table() -> str:
 def speed_mining_table() -> str:
     """Mining, in the same runs."""
     lines = ["| hardware | N | K | precision | Gpairs/s | times torch.cdist |", "|---|---|---|---|---|---|"]
-    for name, result in speed_files():
-        for row in result.get("mining", []):
-            figures = f"{row['gpairs_per_s']:.3g} | {row['ratio']:.2f}"
-            lines.append(f"| {name} | {row['n']:,} | {row['k']} | {row['precision']} | {figures} |")
+    for name, row in rows_of("mining"):
+        figures = f"{row['gpairs_per_s']:.3g} | {row['ratio']:.2f}"
+        lines.append(f"| {name} | {row['n']:,} | {row['k']} | {row['precision']} | {figures} |")
     return "\n".join(lines)
 
 
 def speed_threads_table() -> str:
-    """One CPU thread and more, on a machine to oneself and on one that is shared."""
-    lines = ["| machine | threads wait | network, batch | threads | images/s |", "|---|---|---|---|---|"]
-    for _, result in speed_files():
-        waiting = result.get("environment", {}).get("OMP_WAIT_POLICY", "spinning (default)").lower()
-        for row in result.get("threads", []):
-            network = f"{row['encoder']} {row['image_size']} px, {row['batch_size']}"
-            figures = f"{row['threads']} | {rounded(row['images_per_s'])}"
-            lines.append(f"| {result['note']} | {waiting} | {network} | {figures} |")
+    """Training with one CPU thread and with more."""
+    lines = ["| network, batch | CPU threads | images/s |", "|---|---|---|"]
+    for _, row in rows_of("threads"):
+        network = f"{row['encoder']} {row['image_size']} px, {row['batch_size']}"
+        lines.append(f"| {network} | {row['threads']} | {rounded(row['images_per_s'])} |")
     return "\n".join(lines)
 
 
@@ -132,15 +143,12 @@ def speed_profile_table() -> str:
         f"| hardware | network, batch | phase, step | ms per step | {' | '.join(kinds)} | idle |",
         f"|{'---|' * (5 + len(kinds))}",
     ]
-    for name, result in speed_files():
-        for row in result.get("profile", []):
-            shares = [*(row["kinds"].get(kind, 0.0) for kind in kinds), row["idle"]]
-            cells = " | ".join(f"{100 * share:.0f}" for share in shares)
-            network = f"{row['encoder']} {row['image_size']} px, {row['batch_size']}"
-            milliseconds = rounded(row["microseconds_per_step"] / 1e3)
-            lines.append(
-                f"| {name} | {network} | {row['phase']}, {row['variant']} | {milliseconds} | {cells} |"
-            )
+    for name, row in rows_of("profile"):
+        shares = [*(row["kinds"].get(kind, 0.0) for kind in kinds), row["idle"]]
+        cells = " | ".join(f"{100 * share:.0f}" for share in shares)
+        network = f"{row['encoder']} {row['image_size']} px, {row['batch_size']}"
+        milliseconds = rounded(row["microseconds_per_step"] / 1e3)
+        lines.append(f"| {name} | {network} | {row['phase']}, {row['variant']} | {milliseconds} | {cells} |")
     return "\n".join(lines)
 
 

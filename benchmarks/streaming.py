@@ -45,6 +45,7 @@ from pmal.ensemble import training
 from pmal.ensemble.classifier import ClassifierSpec
 from pmal.ensemble.classifiers import make_learner, untrained
 from pmal.ensemble.training import TrainingSet
+from pmal.speed.timing import Stopwatch, in_turns
 
 IMAGENET_IMAGES, CORES = 1_281_167, 16
 SHAPES = (((500, 375), 224), ((500, 375), 112), ((500, 375), 64), ((2000, 1500), 224), ((8, 8), 8))
@@ -84,14 +85,10 @@ def per_core(
     methods: dict[str, Callable[[bytes], object]], pictures: list[bytes], repeat: int
 ) -> dict[str, float]:
     """Images per second of processor time; in turns, the best of each."""
-    seconds = dict.fromkeys(methods, float("inf"))
-    for _ in range(repeat):
-        for name, method in methods.items():
-            begin = time.process_time()
-            for data in pictures:
-                method(data)
-            seconds[name] = min(seconds[name], time.process_time() - begin)
-    return {name: len(pictures) / took for name, took in seconds.items()}
+    works = {name: lambda each=each: [each(data) for data in pictures] for name, each in methods.items()}
+    watch = Stopwatch(wait=lambda: None, clock=time.process_time)
+    seconds = in_turns(works, watch, warmup=0, repeats=repeat)
+    return {name: len(pictures) / min(taken) for name, taken in seconds.items()}
 
 
 def decode_rows(pictures: int, repeat: int) -> list[dict[str, Any]]:
@@ -141,16 +138,11 @@ def loader_rows(folder: str, pictures: int, workers: int, repeat: int) -> list[d
         "pmal": lambda: [len(batch) for batch in streamed.stream(plan)],
         "pmal, verify": lambda: verify_images(samples, workers=workers),
     }
-    seconds: dict[str, float] = {}
-    for turn in range(repeat + 1):
-        for name, method in methods.items():
-            begin = time.perf_counter()
-            method()
-            if turn:  # in the first, workers start
-                seconds[name] = min(seconds.get(name, float("inf")), time.perf_counter() - begin)
+    watch = Stopwatch.of(torch.device("cpu"))
+    seconds = in_turns(methods, watch, warmup=1, repeats=repeat)  # in the first turn, workers start
     rows = [
-        {"loader": name, "workers": workers, "images_per_s": pictures / took}
-        for name, took in seconds.items()
+        {"loader": name, "workers": workers, "images_per_s": pictures / min(taken)}
+        for name, taken in seconds.items()
     ]
     for row in rows:
         print(json.dumps(row), flush=True)
@@ -266,11 +258,12 @@ class Repeated:
         return self.images.stream([positions % len(self.images) for positions in plan])
 
 
-def write_pictures(folder: str, count: int, size: tuple[int, int] = (500, 375)) -> list[str]:
+def write_pictures(folder: str, count: int) -> list[str]:
+    """Photographs of 500 x 375 px, by their names in the folder."""
     random = np.random.default_rng(0)
     for number in range(count):
         path = Path(folder) / f"{number}.JPEG"
-        path.write_bytes(encode_jpeg(draw_picture(random, *size, number)))
+        path.write_bytes(encode_jpeg(draw_picture(random, 500, 375, number)))
     return [f"{number}.JPEG" for number in range(count)]
 
 

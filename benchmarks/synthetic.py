@@ -46,9 +46,9 @@ def draw_picture(random: np.random.Generator, width: int, height: int, label: in
     return Image.fromarray(picture.clip(0, 255).astype(np.uint8))
 
 
-def encode_jpeg(picture: Image.Image, quality: int = 90) -> bytes:
+def encode_jpeg(picture: Image.Image) -> bytes:
     buffer = io.BytesIO()
-    picture.save(buffer, "JPEG", quality=quality)
+    picture.save(buffer, "JPEG", quality=90)
     return buffer.getvalue()
 
 

@@ -11,7 +11,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from benchmarks.speed_tables import SPEED_TABLES, rounded
+from benchmarks.speed_tables import SPEED_TABLES, hardware_name, rounded
 from pmal._runtime.files import read_json, write_text
 from pmal.benchmark.groups import (
     Key,
@@ -135,8 +135,7 @@ def mining_table() -> str:
     ]
     for file in sorted((RESULTS / "mining").glob("*.json")):
         result = read_json(file)
-        hardware = result["manifest"]["hardware"]
-        name = hardware.get("gpu") or f"{hardware['threads']} CPU threads"
+        name = hardware_name(result)
         for row in result["rows"]:
             ratio = "" if row["ratio"] is None else f"{row['ratio']:.1f}"
             lines.append(
@@ -253,6 +252,21 @@ def new_class_table() -> str:
     return "\n".join(lines)
 
 
+def export_table() -> str:
+    """An exported file beside PyTorch, by the score that it rejects by."""
+    result = read_json(RESULTS / "export" / "cpu.json")
+    size = result["about"]["model"]["batch"]
+    lines = [
+        f"| score | one image: PyTorch / ONNX | images/s in batches of {size}: PyTorch / ONNX |",
+        "|---|---|---|",
+    ]
+    for row in result["rows"]:
+        one = " / ".join(f"{row['one_image'][kind]['ms']:.2f}" for kind in ("pytorch", "onnx"))
+        many = " / ".join(f"{row['batch'][kind]['images_per_s']:,.0f}" for kind in ("pytorch", "onnx"))
+        lines.append(f"| {row['score']} | {one} ms | {many} |")
+    return "\n".join(lines)
+
+
 def service_table() -> str:
     """Requests of one image, with micro-batches and without. Per processor second: of the server alone."""
     lines = ["| | requests/s | per processor second | median ms | p99 ms |", "|---|---|---|---|---|"]
@@ -283,6 +297,7 @@ TABLES = {
     "precomputed": precomputed_table,
     "new class": new_class_table,
     **SPEED_TABLES,
+    "export": export_table,
     "service": service_table,
 }
 

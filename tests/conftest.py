@@ -1,9 +1,33 @@
-"""Hypothesis draws new examples for developers, and the same ones in CI, where red must mean the change."""
+"""What tests of several folders share."""
 
 import os
+import signal
+import sys
 
+import pytest
 from hypothesis import settings
+
+from pmal.__main__ import main
+from pmal._runtime.signals import STOPPING
+
+# Hypothesis draws new examples for developers, and the same ones in CI, where red must mean the change.
 
 settings.register_profile("ci", derandomize=True)
 if os.environ.get("CI"):
     settings.load_profile("ci")
+
+
+@pytest.fixture
+def call(monkeypatch, capfd):
+    """The command in this process, which is quicker: (exit code, standard output, standard error)."""
+    handlers = {number: signal.getsignal(number) for number in STOPPING}
+
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["pmal", *map(str, words)])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        return (caught.value.code or 0, *capfd.readouterr())
+
+    yield run
+    for number, handler in handlers.items():
+        signal.signal(number, handler)

@@ -33,7 +33,7 @@ from pmal.ensemble.steps import EagerStep
 from pmal.ensemble.training import TrainingSet, train
 from pmal.mining import PrototypeSet, QualityOptions, mine_file
 from pmal.mining.miner import mine_spaces
-from pmal.optimization.training import PrototypeTrainingSet, make_learner
+from pmal.optimization.training import PrototypeTrainingSet, make_prototype_learner
 
 CPU = torch.device("cpu")
 SPEC = ClassifierSpec(EncoderConfig("small"), ("a", "b", "c"), image_size=8, channels=1)
@@ -98,7 +98,7 @@ def stepped(ranks, batch_norm, count, refresh):
         optimization=OptimizationConfig(refresh=refresh, margin=1.5),
     )
     model = make_classifier(batch_norm).double()
-    learner = make_learner(model, both, config, flip=False, seed=1, ranks=ranks)
+    learner = make_prototype_learner(model, both, config, flip=False, seed=1, ranks=ranks)
     synchronize(learner, ranks)
     learner.train()
     optimizer = make_optimizer(learner, TRAINING)

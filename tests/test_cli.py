@@ -12,8 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pmal.__main__ import main
-from pmal._runtime.signals import STOPPING
 from pmal.data.decode import encode_png
 from pmal.mining import PrototypeSet, mine_prototypes
 
@@ -26,22 +24,6 @@ def pmal(*words, timeout=120):
     """The command in a process of its own."""
     command = [sys.executable, "-m", "pmal", *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=ENVIRONMENT)
-
-
-@pytest.fixture
-def call(monkeypatch, capfd):
-    """The command in this process, which is quicker: (exit code, standard output, standard error)."""
-    handlers = {number: signal.getsignal(number) for number in STOPPING}
-
-    def run(*words):
-        monkeypatch.setattr(sys, "argv", ["pmal", *map(str, words)])
-        with pytest.raises(SystemExit) as caught:
-            main()
-        return (caught.value.code or 0, *capfd.readouterr())
-
-    yield run
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
 
 
 def assert_one_line_error(result, code, *parts):

@@ -16,11 +16,8 @@ from pmal.data.decode import encode_png
 from pmal.rejection.model import Rule
 from pmal.serving import image_files
 from pmal.serving.bundle import save_model
-from tests import test_cli
 from tests.serving.tiny_model import CLASSES, make_model, pictures_of
-
-call = test_cli.call
-assert_one_line_error = test_cli.assert_one_line_error
+from tests.test_cli import assert_one_line_error
 
 
 @pytest.fixture(scope="module")

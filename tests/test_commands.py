@@ -24,9 +24,7 @@ from pmal.speed import bench, contestants
 from pmal.speed.prediction import PredictionPlan
 from tests.documented import PAGES, ROOT, blocks_of, calls_of, make_sandbox
 from tests.serving.http_service import wait_for
-from tests.test_cli import call
 
-__all__ = ["call"]
 PETS = ("fit", "photos/", "--known", "cat,dog,owl", "--out", "runs/pets")
 WITH_COMMANDS = [
     page for page in PAGES if any(block.kind in ("sh", "python") for block in blocks_of(page.read_text()))

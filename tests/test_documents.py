@@ -6,7 +6,7 @@ import shlex
 import pytest
 import typer
 
-from benchmarks.tables import DOCUMENTS, with_tables
+from benchmarks.tables import DOCUMENTS, TABLES, with_tables
 from pmal.cli import app
 from tests.documented import PAGES, ROOT
 
@@ -17,6 +17,11 @@ SPOKEN = [*PAGES, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
 def test_tables_are_those_of_the_results(document):
     text = document.read_text()
     assert with_tables(text) == text, "run: python -m benchmarks.tables --write"
+
+
+def test_every_table_stands_in_a_document():
+    text = "".join(document.read_text() for document in DOCUMENTS)
+    assert not [name for name in TABLES if f"<!-- table {name} -->" not in text]
 
 
 def inline_commands(program):

@@ -14,7 +14,10 @@ from pmal.config import RunConfig, build
 from pmal.data.samples import Samples, VectorStore
 from pmal.data.task import learning_task, open_task
 from pmal.errors import DataError
+from pmal.methods import METHODS
+from pmal.rejection.scores import LOGIT_SCORES
 from pmal.reporting.audit import audit_run
+from pmal.reporting.report_sections import SCORES
 from tests.report_runs import NAMES, UNKNOWN_NAME, fit_photos, photo_config, write_photos
 
 
@@ -204,3 +207,8 @@ def test_embeddings_have_no_pictures_but_a_report(tmp_path):
     assert set(figure(text, "embedding-plot")["place"]) == {None}
     assert "tile blank" in text
     assert "data:image" not in text
+
+
+def test_every_score_of_every_method_is_explained():
+    own = {score for method in METHODS.values() for score in method.scores}
+    assert {*LOGIT_SCORES, *own} == SCORES.keys()

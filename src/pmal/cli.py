@@ -321,13 +321,10 @@ def _open_model(
     run: Path, rule: dict[str, Any], half: bool, session: "Session", top: int
 ) -> tuple[dict[str, Any], Any]:
     """What stands beside the answers of a run's model, and what gives them."""
-    from pmal.serving.bundle import load_model
-    from pmal.serving.predict import answer_files, check_takes_images, find_model, model_header, with_rule
+    from pmal.serving.predict import answer_files, find_model, model_header, open_model
 
     folder = find_model(run)
-    model = load_model(folder, session.device, half)
-    check_takes_images(model)
-    model = with_rule(model, **rule)
+    model = open_model(folder, session.device, half, **rule)
     return model_header(model, folder), partial(answer_files, model, session=session, top=top)
 
 

@@ -183,7 +183,7 @@ class EnsembleConfig(Checked):
     """The independently seeded classifiers."""
 
     size: Annotated[int, Within(0)] = 0
-    """How many classifiers are trained. 0: two for pmal, one for softmax."""
+    """How many classifiers are trained. 0: two for pmal, one for other methods."""
 
 
 @dataclass(frozen=True)
@@ -361,7 +361,7 @@ def field_help(cls: type[Any]) -> dict[str, str]:
     """The docstring under each field of a config dataclass.
 
     >>> field_help(EnsembleConfig)
-    {'size': 'How many classifiers are trained. 0: two for pmal, one for softmax.'}
+    {'size': 'How many classifiers are trained. 0: two for pmal, one for other methods.'}
     """
     [body] = [
         n.body for n in ast.parse(textwrap.dedent(inspect.getsource(cls))).body if isinstance(n, ast.ClassDef)

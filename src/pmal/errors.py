@@ -33,6 +33,15 @@ class Interrupted(PmalError):
         self.exit_code = 128 + signal_number
 
 
+def first_line(error: BaseException) -> str:
+    """The reason that another library gave, or at least its kind, for a message on one line.
+
+    >>> first_line(RuntimeError("no kernel\\nTraceback ...")), first_line(MemoryError())
+    ('no kernel', 'MemoryError')
+    """
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 def did_you_mean(name: str, valid: Iterable[str], cutoff: float = 0.4) -> str:
     """The nearest valid name as a question that continues a message; empty where none is near.
 

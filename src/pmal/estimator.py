@@ -285,8 +285,7 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
 
     def _read(self, samples: Samples) -> ReadSamples:
         network = self.model_.classifier
-        size, channels = network.spec.image_size, network.spec.channels
-        return ReadSamples(samples, size, channels, network.mean.device)
+        return ReadSamples(samples, *network.spec.image_shape, network.mean.device)
 
     def _embed(self, X: Any) -> tuple[torch.Tensor, torch.Tensor]:
         return self._embed_samples(self._samples(X))

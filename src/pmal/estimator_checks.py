@@ -191,12 +191,12 @@ def check_refusals(fresh: Any, fitted: Any, problem: Problem) -> None:
     """What cannot be used is refused, not answered."""
     broken = problem.X.copy()
     broken[3, 1] = np.nan
-    unlabelled = np.where(problem.y == _CLASSES[0], UNKNOWN, problem.y)
+    unlabeled = np.where(problem.y == _CLASSES[0], UNKNOWN, problem.y)
     calls: dict[str, Callable[[], Any]] = {
         "predict with NaN in X": lambda: fitted.predict(broken),
         "predict with other features": lambda: fitted.predict(problem.known[:, 1:]),
         "fit with NaN in X": lambda: fresh.fit(broken, problem.y),
-        "fit with the label -1": lambda: fresh.fit(problem.X, unlabelled),
+        "fit with the label -1": lambda: fresh.fit(problem.X, unlabeled),
         "fit with labels of another length": lambda: fresh.fit(problem.X, problem.y[1:]),
     }
     for name, call in calls.items():

@@ -23,9 +23,9 @@ from pmal._runtime.runs import RunFolder, open_run, read_config
 from pmal._runtime.session import Session, open_session
 from pmal._runtime.stages import check_stages
 from pmal._runtime.tensors import has_tensors
+from pmal._runtime.text import printable
 from pmal.config import RunConfig, to_settings
 from pmal.data.parts import Part, image_shape, open_part
-from pmal.data.sources.folder import printable
 from pmal.data.task import Task, open_task
 from pmal.ensemble.classifier import ClassifierSpec
 from pmal.ensemble.classifiers import change_head, load_classifiers, rehearse, train_classifiers
@@ -77,7 +77,7 @@ def run_stages(
     config: RunConfig, task: Task, spec: ClassifierSpec, run: RunFolder, session: Session
 ) -> Iterator[str]:
     """The names of the stages, each when it is done."""
-    out, parts = run.path, open_parts(task, (spec.image_size, spec.channels), session)
+    out, parts = run.path, open_parts(task, spec.image_shape, session)
     run.write("quarantine.json", {name: part.quarantine() for name, part in parts.items()})
     data, prototypes = training_set(parts["train"], session), None
 
@@ -130,11 +130,11 @@ def evaluate(run: Path, session: Session | None = None) -> dict[str, Any]:
     task, spec = open_task(config.data, session.resources.data_root), model.classifier.spec
     if task.class_names != spec.class_names or task.test is None:
         raise DataError(f"{run}: trained on other classes than the data hold now: fit a new run")
-    first = load_classifiers(run / "classifiers", 1, task.class_names, session)[0]
-    shape = (spec.image_size, spec.channels)
-    test = open_part("test", task.test, shape, session)
-    unknown = open_part("unknown", task.unknown, shape, session) if task.unknown else None
-    softmax = first if METHODS[config.method].second else None
+    softmax = None
+    if METHODS[config.method].second:
+        softmax = load_classifiers(run / "classifiers", 1, task.class_names, session)[0]
+    test = open_part("test", task.test, spec.image_shape, session)
+    unknown = open_part("unknown", task.unknown, spec.image_shape, session) if task.unknown else None
     return describe(config, task) | measure_model(model, softmax, test, unknown, session.display)
 
 
@@ -171,8 +171,8 @@ def mine_run(
 def check_config(config: RunConfig) -> None:
     if config.method not in METHODS:
         raise unknown_name("method", config.method, METHODS)
-    if config.method == "pmal" and config.classifiers < 2:
-        raise UsageError("method pmal compares classifiers: set ensemble.size to 2 or more")
+    if METHODS[config.method].mines and config.classifiers < 2:
+        raise UsageError(f"method {config.method} compares classifiers: set ensemble.size to 2 or more")
     check_heads(config)
     check_score(config)
     check_settings(config.mining)
@@ -195,5 +195,5 @@ def describe(config: RunConfig, task: Task) -> dict[str, Any]:
         "augmentation": config.data.augmentation,
         "seed": config.seed,
     }
-    phases = ("mining", "optimization") if config.method == "pmal" else ()
+    phases = ("mining", "optimization") if METHODS[config.method].mines else ()
     return {"about": about | {name: settings[name] for name in phases}}

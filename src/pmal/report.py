@@ -5,7 +5,6 @@ has to show is in `pmal.benchmark.page`. Nothing but the report is written.
 """
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,16 +12,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from pmal._runtime.files import make_folder, read_json, write_text
+from pmal._runtime.files import make_folder, read_events, read_json, write_text
 from pmal._runtime.ranks import ALONE
 from pmal._runtime.runs import CONFIG, read_config
 from pmal._runtime.session import Session, open_session
 from pmal._runtime.tensors import has_tensors, load_tensors
+from pmal._runtime.text import printable
 from pmal.benchmark.page import is_ledger, ledger_page
 from pmal.config import RunConfig, to_settings
 from pmal.data.parts import Part, open_part
-from pmal.data.samples import Samples
-from pmal.data.sources.folder import printable
+from pmal.data.samples import Samples, evenly
 from pmal.data.task import Task, open_task
 from pmal.ensemble.classifier import Classifier
 from pmal.ensemble.classifiers import load_classifiers
@@ -32,7 +31,7 @@ from pmal.methods import METHODS
 from pmal.mining import PrototypeSet
 from pmal.rejection.model import OpenSetModel
 from pmal.rejection.scores import unknown_scores
-from pmal.reporting.report_data import Floats, evenly
+from pmal.reporting.report_data import Floats
 from pmal.reporting.report_data_embedding import layout_method
 from pmal.reporting.report_page import Page, Section, check_can_render, render_page
 from pmal.reporting.report_pictures import Album
@@ -128,17 +127,17 @@ def read_facts(run: Path, config: RunConfig, task: Task) -> RunFacts:
         images={name: len(part) for name, part in parts.items() if part is not None},
         metrics=read_json(measured) if measured.is_file() else None,
         manifest=read_json(manifest) if manifest.is_file() else {},
-        log=_read_log(run / "log.jsonl"),
+        log=read_events(run / "log.jsonl"),
     )
 
 
 def answer_tests(run: Path, config: RunConfig, model: OpenSetModel, task: Task, session: Session) -> Measured:
     """What the model and the softmax before it say about the test images."""
     parts = [part for part in (task.test, task.unknown) if part is not None]
-    spec, everything = model.classifier.spec, tuple(map(len, parts))
+    everything = tuple(map(len, parts))
     chosen = [part.at(evenly(len(part), TEST_IMAGES)) for part in parts]
     names = ("test", "unknown")[: len(parts)]
-    shape = spec.image_size, spec.channels
+    shape = model.classifier.spec.image_shape
     opened = [open_part(name, part, shape, session) for name, part in zip(names, chosen, strict=True)]
     softmax = None
     if METHODS[config.method].second:
@@ -251,16 +250,3 @@ def _stored_embedding(path: Path) -> EmbeddedSet:
         raise DataError(f"{path.parent}: no embeddings of the training images: run `pmal fit` again")
     tensors, _ = load_tensors(path)
     return EmbeddedSet(tensors["z"], tensors["weight"], tensors["bias"], fresh=False)
-
-
-def _read_log(path: Path) -> list[dict[str, Any]]:
-    """The lines of a log that are whole; a process that died may have left part of one."""
-    events = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
-        try:
-            event = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(event, dict):
-            events.append(event)
-    return events

@@ -3,7 +3,7 @@ import os
 
 import pytest
 
-from pmal._runtime.files import append_line, atomic_path, make_folder, read_json, write_json
+from pmal._runtime.files import append_line, atomic_path, make_folder, read_events, read_json, write_json
 from pmal.errors import DataError, UsageError
 
 
@@ -43,6 +43,8 @@ def test_a_line_cut_off_by_a_dying_process_stays_its_own_line(tmp_path):
         file.write('{"b":')
     append_line(log, json.dumps({"c": 3}))
     assert log.read_text().splitlines() == ['{"a": 1}', '{"b":', '{"c": 3}']
+    assert read_events(log) == [{"a": 1}, {"c": 3}]
+    assert read_events(tmp_path / "no such log") == []
 
 
 def test_unwritable_folder_is_a_usage_error(tmp_path):

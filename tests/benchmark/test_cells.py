@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pmal.benchmark.ablations import GRIDS
 from pmal.benchmark.cells import Cell, cell_of, make_cell, plain_settings
 from pmal.config import parse_assignment
 from pmal.errors import UsageError
@@ -89,7 +90,10 @@ def test_every_record_is_where_its_cell_is_looked_for(file):
     record = json.loads(file.read_text())
     cell = cell_of(record)
     assert f"{cell.name}.json" == str(file.relative_to(RESULTS))
-    assert record["command"] == cell.command()
+    grid = record.get("grid")
+    varied = {field for sweep in GRIDS[grid] for field in sweep.fields} if grid else set()
+    base = tuple(setting for setting in cell.settings if setting.partition("=")[0] not in varied)
+    assert record["command"] == cell.command(grid, base)
     assert cell.config().method == cell.method
 
 

@@ -8,9 +8,8 @@ import sys
 from pathlib import Path
 
 from tests.benchmark.ledgers import made_up, options, record, tiny
-from tests.test_cli import assert_one_line_error, call
+from tests.test_cli import assert_one_line_error
 
-__all__ = ["call"]
 LEDGER = Path(__file__).parents[2] / "benchmarks" / "results"
 
 

@@ -14,7 +14,6 @@ from tests import test_cli, test_cli_predict
 from tests.serving.exports import exported
 from tests.serving.tiny_model import CLASSES
 
-call = test_cli.call
 run = test_cli_predict.run
 photos = test_cli_predict.photos
 assert_one_line_error = test_cli.assert_one_line_error

@@ -11,7 +11,6 @@ from tests import test_cli
 from tests.benchmark.ledgers import grid_records, made_up
 from tests.report_runs import NAMES, write_photos
 
-call = test_cli.call
 WORDS = ["--method", "softmax", "--encoder", "small", "--epochs", 1, "--set", "training.batch_size=16"]
 
 

@@ -20,7 +20,6 @@ from tests.serving.http_service import call as http_call
 from tests.serving.http_service import form, png, predict, wait_for
 from tests.serving.tiny_model import make_model
 
-call = test_cli.call
 assert_one_line_error = test_cli.assert_one_line_error
 
 

@@ -19,7 +19,7 @@ from pmal.errors import DataError
 from pmal.mining import PrototypeSet
 from pmal.optimization import point_to_set_distance
 from pmal.optimization.learner import PrototypeLearner, embed_prototypes
-from pmal.optimization.training import PrototypeTrainingSet, make_learner, optimize_embedding
+from pmal.optimization.training import PrototypeTrainingSet, make_prototype_learner, optimize_embedding
 
 CPU = torch.device("cpu")
 SPEC = ClassifierSpec(EncoderConfig("small"), ("a", "b", "c"), image_size=8, channels=1)
@@ -140,7 +140,7 @@ def test_done_is_loaded_and_leaves_the_weights_alone(first, data, tmp_path, kill
 def test_a_warm_start_is_the_first_classifier_and_leaves_it_alone(first, data, tmp_path):
     before = {name: tensor.clone() for name, tensor in first.state_dict().items()}
     both = PrototypeTrainingSet(data.images, data.labels, data.ids, make_prototypes(data))
-    learner = make_learner(first, both, using(FULL), flip=False, seed=1)
+    learner = make_prototype_learner(first, both, using(FULL), flip=False, seed=1)
     assert same(learner.classifier, first)
     trained = run(first, data, tmp_path)
     assert all(torch.equal(tensor, before[name]) for name, tensor in first.state_dict().items())
@@ -151,7 +151,8 @@ def test_a_start_from_scratch_has_new_weights_of_its_seed_and_the_same_normaliza
     both = PrototypeTrainingSet(data.images, data.labels, data.ids, make_prototypes(data))
     scratch = OptimizationConfig(init="scratch")
     one, again, other = (
-        make_learner(first, both, using(scratch), flip=False, seed=seed).classifier for seed in (1, 1, 2)
+        make_prototype_learner(first, both, using(scratch), flip=False, seed=seed).classifier
+        for seed in (1, 1, 2)
     )
     assert same(one, again)
     assert not torch.equal(one.head.weight, other.head.weight)

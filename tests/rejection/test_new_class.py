@@ -91,8 +91,8 @@ def test_what_it_takes_from_the_others_is_counted(model):
     assert second.accuracy_before == effect.accuracy_after
     _, unmeasured = add(dataclasses.replace(model, calibration=None), cloud(2, 9, 4))
     assert "no held-out samples" in str(unmeasured)
-    unlabelled = model.calibration.keeping(model.calibration.z, None)
-    _, counted = add(dataclasses.replace(model, calibration=unlabelled), cloud(1, 30, 6))
+    unlabeled = model.calibration.keeping(model.calibration.z, None)
+    _, counted = add(dataclasses.replace(model, calibration=unlabeled), cloud(1, 30, 6))
     assert (counted.captured, counted.accuracy_after) == (effect.captured, None)
     assert "accuracy" not in str(counted)
 

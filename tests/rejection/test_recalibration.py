@@ -35,13 +35,13 @@ def test_with_unknowns_the_best_macro_f1(model, samples):
     assert (found.limits() == best.value).all()
 
 
-@pytest.mark.parametrize("labelled", [True, False])
-def test_without_unknowns_the_promised_share(model, samples, labelled):
+@pytest.mark.parametrize("labeled", [True, False])
+def test_without_unknowns_the_promised_share(model, samples, labeled):
     z_ND, logits_NK, labels_N = (values[samples[2] >= 0] for values in samples)
     set_by_hand = dataclasses.replace(model, rule=Rule("logit", accept=0.9, threshold=5.0))
-    found = recalibrated(set_by_hand, z_ND, logits_NK, labels_N if labelled else None)
+    found = recalibrated(set_by_hand, z_ND, logits_NK, labels_N if labeled else None)
     expected = conformal_threshold(-logits_NK.amax(dim=1), 0.9).value
     assert found.rule.threshold is None
     assert (found.limits() == expected).all()
     assert torch.equal(found.calibration.z, z_ND)
-    assert (found.calibration.labels is None) != labelled
+    assert (found.calibration.labels is None) != labeled

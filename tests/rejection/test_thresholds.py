@@ -1,6 +1,5 @@
 """Calibration by simulation and against loops; the best threshold against trying them all."""
 
-import json
 import math
 import subprocess
 import sys
@@ -238,37 +237,6 @@ def test_inputs_are_not_changed():
     decide(predictions, scores, 1.0)
     for before, after in zip(given, (labels, predictions, scores), strict=True):
         np.testing.assert_array_equal(before, after)
-
-
-@pytest.mark.parametrize("value", [0.1 + 0.2, -1e-300, INF, -INF])
-def test_round_trip_through_json(value):
-    threshold = Threshold(value, 0.95, 41, guaranteed=value < INF, pooled=value == INF)
-    text = json.dumps(threshold.to_dict(), allow_nan=False)
-    assert Threshold.from_dict(json.loads(text)) == threshold
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        {"value": None},
-        {"value": "nan"},
-        {"value": [1]},
-        {"accept": 1.5},
-        {"accept": "high"},
-        {"samples": 2.5},
-        {"guaranteed": "yes"},
-        {"foreign": 1},
-    ],
-)
-def test_foreign_entries_are_refused(damage):
-    with pytest.raises(DataError, match="calibrate again"):
-        Threshold.from_dict(Threshold(0.5, 0.95, 41, guaranteed=True).to_dict() | damage)
-
-
-@pytest.mark.parametrize("entry", [{}, [], None, "0.5", {"value": 0.5}])
-def test_entries_without_fields_are_refused(entry):
-    with pytest.raises(DataError, match="calibrate again"):
-        Threshold.from_dict(entry)
 
 
 @pytest.mark.parametrize("accept", [0, 1, -0.1, 1.5, NAN])

@@ -98,6 +98,8 @@ def test_a_run_with_other_settings_is_named(tmp_path):
         check_auditable(tmp_path / "run", RunConfig(seed=2, ensemble=two))
     with pytest.raises(UsageError, match=r"run was fitted with ensemble\.size = 2, not 3: "):
         check_auditable(tmp_path / "run", RunConfig(seed=1, ensemble=EnsembleConfig(size=3)))
+    with pytest.raises(UsageError, match=r"fitted with method_options\.weight = None, not 0\.2: "):
+        check_auditable(tmp_path / "run", RunConfig(seed=1, ensemble=two, method_options={"weight": 0.2}))
     with pytest.raises(UsageError, match=r"needs 2 classifiers, and there is 1: .*ensemble\.size=2"):
         check_auditable(tmp_path / "run", RunConfig(seed=1, ensemble=EnsembleConfig(size=1)))
 

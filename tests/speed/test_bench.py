@@ -3,8 +3,6 @@
 import dataclasses
 import itertools
 import json
-import signal
-import sys
 
 import numpy as np
 import pytest
@@ -12,9 +10,7 @@ import torch
 
 from benchmarks import speed_profile
 from benchmarks.speed import winners
-from pmal.__main__ import main
 from pmal._runtime.session import open_session
-from pmal._runtime.signals import STOPPING
 from pmal.config import EncoderConfig, Resources
 from pmal.ensemble.classifier import ClassifierSpec
 from pmal.ensemble.steps import EagerStep
@@ -309,23 +305,11 @@ def test_a_part_that_fails_or_comes_too_late_leaves_the_others(monkeypatch):
     ]
 
 
-@pytest.fixture
-def call(monkeypatch, capfd):
-    handlers = {number: signal.getsignal(number) for number in STOPPING}
-
-    def run(*words):
-        monkeypatch.setattr(sys, "argv", ["pmal", "bench", "--device", "cpu", *words])
-        with pytest.raises(SystemExit) as caught:
-            main()
-        return (caught.value.code or 0, *capfd.readouterr())
-
-    yield run
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
+BENCH = ("bench", "--device", "cpu")
 
 
 def test_the_command(call):
-    code, output, error = call("--quick", "--json")
+    code, output, error = call(*BENCH, "--quick", "--json")
     assert code == 0, error
     found = json.loads(output)
     for kind in ("training", "mining", "prediction"):
@@ -343,7 +327,7 @@ def test_the_command(call):
 
 
 def test_an_unknown_encoder_is_one_line(call):
-    code, _, error = call("--encoder", "oscry")
+    code, _, error = call(*BENCH, "--encoder", "oscry")
     assert code == 2
     assert error.startswith("error: ")
     assert error.count("\n") == 1

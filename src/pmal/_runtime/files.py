@@ -59,6 +59,15 @@ def append_line(path: Path, text: str) -> None:
         file.write(text.encode("utf-8") + b"\n")
 
 
+def read_events(path: Path) -> list[dict[str, Any]]:
+    """The JSON objects of a log, one on each line; a line that a dying process wrote in part is left out."""
+    events = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
+        with contextlib.suppress(ValueError):
+            events.append(json.loads(line))
+    return [event for event in events if isinstance(event, dict)]
+
+
 def sha256(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

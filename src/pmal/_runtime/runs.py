@@ -99,11 +99,16 @@ def read_config(path: Path) -> RunConfig:
 
 
 def _check_settings(path: Path, config: RunConfig, may_change: Collection[str]) -> None:
-    for name, old, new in _differences(to_settings(read_config(path)), to_settings(config)):
+    for name, old, new in changed_settings(path, config):
         if name.partition(".")[0] in may_change:
             continue
         fix = "choose another --out, delete the folder, or `pmal fit --from` the stage that it changes"
         raise UsageError(f"{path} was started with {name} = {old!r}, not {new!r}: {fix}")
+
+
+def changed_settings(path: Path, config: RunConfig) -> Iterator[tuple[str, Any, Any]]:
+    """How the settings of a run that exists differ: the name for `--set`, the run's value, the new one."""
+    return _differences(to_settings(read_config(path)), to_settings(config))
 
 
 def _differences(

@@ -1,4 +1,6 @@
-"""Text for other programs."""
+"""Text for people and for other programs."""
+
+from pathlib import PurePath
 
 
 def plain_cell(value: str | int) -> str | int:
@@ -9,3 +11,21 @@ def plain_cell(value: str | int) -> str | int:
     """
     risky = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
     return f"'{value}" if risky else value
+
+
+def printable(text: str) -> str:
+    """The text on one line and in valid Unicode, whatever bytes a file name consists of.
+
+    >>> printable("größe <1>"), printable("two\\nlines")
+    ('größe <1>', 'two\\\\nlines')
+    """
+    return text if text.isprintable() else repr(text)[1:-1]
+
+
+def short_path(path: str) -> str:
+    """A file by its last two parts: where the data lie concerns nobody to whom a model or a report is given.
+
+    >>> short_path("/home/me/photos/cat/1.jpg"), short_path("cat/1.jpg"), short_path("digits.parquet row 7")
+    ('cat/1.jpg', 'cat/1.jpg', 'digits.parquet row 7')
+    """
+    return "/".join(PurePath(path).parts[-2:])

@@ -15,7 +15,7 @@ from pmal._runtime.devices import choose_device
 from pmal._runtime.launch import Launch, read_launch
 from pmal._runtime.ranks import ALONE, Lost, RankGroup, Ranks
 from pmal._runtime.signals import STOPPING
-from pmal.errors import PmalError, UsageError
+from pmal.errors import PmalError, UsageError, first_line
 
 PATIENCE = datetime.timedelta(hours=1)
 """How long one process may work alone while the others wait for it. A dead one is noticed at once."""
@@ -71,8 +71,7 @@ def _join(launch: Launch, device: torch.device) -> dict[str, Any]:
         )
     except (RuntimeError, ValueError) as error:
         place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-        reason = str(error).splitlines()[0]
-        raise PmalError(f"{launch.size} processes could not meet at {place}: {reason}") from None
+        raise PmalError(f"{launch.size} processes could not meet at {place}: {first_line(error)}") from None
     return {"ranks": RankGroup(rank, size), "store": store}
 
 

@@ -1,5 +1,6 @@
 """Tables 3 to 5 of the paper, its lambda, and the fluctuation of prototypes, from the ledger."""
 
+import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
 
@@ -36,7 +37,7 @@ def sweep_bases(sweep: Sweep, groups: Groups) -> Iterator[tuple[Key, Found]]:
     for key, results in groups.items():
         rest = tuple(s for s in key.settings if s.partition("=")[0] not in sweep.fields)
         varied = tuple(s for s in key.settings if s.partition("=")[0] in sweep.fields)
-        base = Key(key.family, key.source, key.encoder, key.recipe, rest, key.method, key.epochs)
+        base = dataclasses.replace(key, settings=rest)
         for variant in sweep.variants:
             if _plain(key.recipe, variant) == varied:
                 bases.setdefault(base, {})[variant.label] = results

@@ -212,6 +212,7 @@ def _hardware(hardware: Mapping[str, Any]) -> str:
     return f"{hardware['cpus']} CPUs, {hardware['machine']}" if "cpus" in hardware else ""
 
 
-def _few(names: Sequence[str], most: int = 6) -> str:
+def _few(names: Sequence[str]) -> str:
+    most = 6
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more

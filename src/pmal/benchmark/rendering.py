@@ -53,8 +53,7 @@ def render(tables: Sequence[Table], form: str) -> str:
 def _markdown(table: Table) -> str:
     lines = ["| " + " | ".join(table.heads) + " |", "|" + "---|" * len(table.heads)]
     lines += ["| " + " | ".join(entry_text(entry) for entry in row) + " |" for row in table.rows]
-    notes = [f"{note}" for note in table.notes]
-    return "\n\n".join([f"**{table.caption}**", "\n".join(lines), *notes])
+    return "\n\n".join([f"**{table.caption}**", "\n".join(lines), *table.notes])
 
 
 def _terminal(table: Table) -> str:

@@ -17,14 +17,14 @@ from typing import Any
 import torch
 
 from pmal import pipeline
-from pmal._runtime.files import make_folder, read_json
+from pmal._runtime.files import make_folder, read_events, read_json
 from pmal._runtime.session import Session
 from pmal.benchmark.cells import FLUCTUATION, Cell
 from pmal.benchmark.fluctuation import measure_fluctuation
 from pmal.benchmark.grid import Planned
 from pmal.benchmark.ledger import Ledger
 from pmal.benchmark.shared import ClassifierStore, classifier_keys
-from pmal.benchmark.watching import Watched, note, read_notes, stage_seconds
+from pmal.benchmark.watching import Watched, note, stage_seconds
 from pmal.config import RunConfig
 from pmal.data.task import open_task
 from pmal.errors import PmalError
@@ -93,7 +93,7 @@ def _record(
     cell: Cell, config: RunConfig, metrics: dict[str, Any], folder: Path, session: Session
 ) -> dict[str, Any]:
     """What is worth keeping of a run, but for what it shares with others."""
-    notes = read_notes(folder / "notes.jsonl")
+    notes = read_events(folder / "notes.jsonl")
     attempts = [words["attempt"] for words in notes if "attempt" in words]
     manifest = read_json(folder / "run" / "manifest.json") if cell.measure != FLUCTUATION else {}
     cuda = session.device.type == "cuda"
@@ -114,7 +114,7 @@ def _record(
 
 
 def _speed(run: Path) -> dict[str, Any]:
-    speeds = [event["images_per_s"] for event in read_notes(run / "log.jsonl") if "epoch" in event]
+    speeds = [event["images_per_s"] for event in read_events(run / "log.jsonl") if "epoch" in event]
     return {"images_per_s_median": statistics.median(speeds)} if speeds else {}
 
 
@@ -129,7 +129,7 @@ def _shared(cell: Cell, config: RunConfig, store: ClassifierStore, trained: bool
 
 def _trainings(cell: Cell, config: RunConfig, run: Path, notes: Path) -> dict[int, dict[str, Any]]:
     """How the classifiers of this run were trained, by index."""
-    seconds, log = _classifier_seconds(stage_seconds(read_notes(notes))), read_notes(run / "log.jsonl")
+    seconds, log = _classifier_seconds(stage_seconds(read_events(notes))), read_events(run / "log.jsonl")
     found = {}
     for index in range(config.classifiers):
         name = f"classifier {index}"

@@ -66,8 +66,8 @@ def paired_difference(pairs: Iterable[Observation]) -> Difference | None:
     return Difference(statistics.fmean(means), low, high, len(means))
 
 
-def bootstrap_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float]:
-    """Percentile interval of the mean: what it could have been with other splits of the same kind.
+def bootstrap_interval(values: Sequence[float]) -> tuple[float, float]:
+    """95 % percentile interval of the mean: what it could have been with other splits of the same kind.
 
     With few splits every resample is counted, so that chance has no part in it. It is then narrower than the
     truth, which cannot be helped without assumptions; n stands beside it.
@@ -81,8 +81,7 @@ def bootstrap_interval(values: Sequence[float], level: float = 0.95) -> tuple[fl
     else:
         indices = np.random.default_rng(0).integers(n, size=(_DRAWS, n))
     means = np.asarray(values, dtype=np.float64)[indices].mean(axis=1)
-    tail = (1 - level) / 2
-    low, high = np.quantile(means, [tail, 1 - tail], method="inverted_cdf")
+    low, high = np.quantile(means, [0.025, 0.975], method="inverted_cdf")
     return float(low), float(high)
 
 

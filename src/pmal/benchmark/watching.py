@@ -41,15 +41,6 @@ def note(path: Path, **words: Any) -> None:
     append_line(path, json.dumps(words))
 
 
-def read_notes(path: Path) -> list[dict[str, Any]]:
-    """Lines of notes or of a run's log; one that a dying process wrote in part is left out."""
-    found = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
-        with contextlib.suppress(ValueError):
-            found.append(json.loads(line))
-    return found
-
-
 def stage_seconds(notes: list[dict[str, Any]]) -> dict[str, float]:
     """Seconds of each stage, over all attempts."""
     found: dict[str, float] = {}

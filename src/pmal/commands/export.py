@@ -44,19 +44,18 @@ def export(
     """
     session = start_session(Resources(device="cpu", data_root=data_root), as_json, AGAIN)
 
-    from pmal.serving.bundle import load_model
     from pmal.serving.export_check import images_to_check
     from pmal.serving.export_onnx import FORMATS, export_onnx, output_paths, write_export
     from pmal.serving.model_card import model_card
-    from pmal.serving.predict import check_takes_images, find_model, with_rule
+    from pmal.serving.predict import find_model, open_model
 
     if form not in FORMATS:
         raise unknown_name("format", form, FORMATS)
     folder = find_model(run)
     file, card = output_paths(folder, out, force)
-    model = load_model(folder, session.device)
-    check_takes_images(model)
-    model = with_rule(model, score=score, accept=accept, per_class=per_class, threshold=threshold)
+    model = open_model(
+        folder, session.device, score=score, accept=accept, per_class=per_class, threshold=threshold
+    )
     found = export_onnx(model, images_to_check(model, run, session))
     text = model_card(file.name, found.header, found.parity, _metrics(run), model.reference is not None)
     write_export(file, card, found.data, text)

@@ -73,7 +73,7 @@ def serve(
     leave_a_core()
     give_memory_back()
     rule = {"score": score, "accept": accept, "per_class": per_class, "threshold": threshold}
-    load = model_loader(run, session.device, batch, half, **rule)  # type: ignore[arg-type]
+    load = model_loader(run, session.device, batch, half, **rule)
     limits = Limits(int(max_body * 2**20), int(max_pixels * 1e6), max_images, queue)
     with bind(host, port) as listener:
         service = Service(load, limits, wait_seconds=batch_wait / 1e3, say=_say)

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pmal._runtime.progress import Display
+from pmal._runtime.text import printable
 from pmal.data.samples import BadImage, Ids, Samples, Source
-from pmal.data.sources.folder import printable
 
 LISTED = 20
 _CHUNK = 64

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 from pmal._runtime.progress import Advance
 from pmal.data.decode import verify
 from pmal.data.fitting import BadSample, fitting_reader, listed, positions_without, read_fitted, try_all
-from pmal.data.samples import ArrayStore, BadImage, EncodedStore, Samples, VectorStore
+from pmal.data.samples import ArrayStore, BadImage, EncodedStore, Samples, VectorStore, evenly
 from pmal.errors import DataError, UsageError
 
 MAX_UNREADABLE = 0.2
@@ -77,7 +77,7 @@ def probe_shape(samples: Samples, limit: int = 64) -> tuple[int, int]:
     The side is that of the images where all are squares of one size, else 64. One channel only where all are
     gray.
     """
-    positions = np.unique(np.linspace(0, len(samples) - 1, min(limit, len(samples))).round().astype(np.int64))
+    positions = evenly(len(samples), limit)
     shapes, failures = [], []
     for position in positions.tolist():
         try:

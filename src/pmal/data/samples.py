@@ -14,8 +14,19 @@ Pixels = NDArray[np.uint8]
 Vectors = NDArray[np.float32]
 Ids = NDArray[np.int64]
 
-UNKNOWN = "unknown"
+UNKNOWN_NAME = "unknown"
 """What an image of no known class is called."""
+
+
+def evenly(count: int, most: int) -> Ids:
+    """At most so many of the positions 0 .. count - 1, evenly spaced: the same ones every time.
+
+    >>> evenly(10, 4).tolist(), evenly(3, 4).tolist()
+    ([0, 3, 6, 9], [0, 1, 2])
+    """
+    if count <= most:
+        return np.arange(count)
+    return np.linspace(0, count - 1, most).round().astype(np.int64)
 
 
 class BadImage(Exception):
@@ -85,7 +96,7 @@ class VectorStore:
 
 @dataclass(frozen=True)
 class Samples:
-    """Labelled images: sample i is row `ids[i]` of the store and has class `class_names[labels[i]]`."""
+    """Labeled images: sample i is row `ids[i]` of the store and has class `class_names[labels[i]]`."""
 
     store: PixelStore
     ids: Ids
@@ -111,13 +122,13 @@ class Samples:
         return Samples(self.store, self.ids[positions], self.labels[positions], self.class_names)
 
     def of_classes(self, classes: tuple[int, ...]) -> "Samples":
-        """The samples of these classes, relabelled: class `classes[k]` becomes k. Order and ids are kept."""
+        """The samples of these classes, relabeled: class `classes[k]` becomes k. Order and ids are kept."""
         new_label = np.full(len(self.class_names), -1, dtype=np.int64)
         new_label[list(classes)] = np.arange(len(classes))
-        relabelled = new_label[self.labels]
-        keep = relabelled >= 0
+        relabeled = new_label[self.labels]
+        keep = relabeled >= 0
         names = tuple(self.class_names[c] for c in classes)
-        return Samples(self.store, self.ids[keep], relabelled[keep], names)
+        return Samples(self.store, self.ids[keep], relabeled[keep], names)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from pmal.data.protocols import (
     named_split,
     random_split,
 )
-from pmal.data.samples import UNKNOWN, Samples, Source
+from pmal.data.samples import UNKNOWN_NAME, Samples, Source
 from pmal.data.sources.registry import open_source
 from pmal.errors import DataError, UsageError, unknown_name
 
@@ -168,9 +168,9 @@ def _flip(choice: str, digits: bool) -> bool:
 def _check(task: Task, source: str) -> None:
     if len(task.class_names) < 2:
         raise DataError(f"{source}: {len(task.class_names)} known class: a classifier needs at least 2")
-    if UNKNOWN in task.class_names:
+    if UNKNOWN_NAME in task.class_names:
         raise DataError(
-            f"{source}: a known class is named '{UNKNOWN}', as is the answer for all others: rename it"
+            f"{source}: a known class is named '{UNKNOWN_NAME}', as is the answer for all others: rename it"
         )
     per_class = np.bincount(task.train.labels, minlength=len(task.class_names))
     empty = [task.class_names[k] for k in np.flatnonzero(per_class == 0)]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pmal.errors import UsageError
+from pmal.errors import UsageError, first_line
 
 LIBRARY_IMAGE_SIZE = 224
 """What the models of timm and torchvision were made for; some accept nothing else."""
@@ -179,7 +179,7 @@ def _dry_run(body: nn.Module, in_channels: int, image_size: int) -> Tensor:
     except Exception as error:
         raise UsageError(
             f"{_kind(body)} fails on an image of {in_channels} x {image_size} x {image_size} "
-            f"({_first_line(error)}): set in_channels and image_size to what it accepts"
+            f"({first_line(error)}): set in_channels and image_size to what it accepts"
         ) from error
 
 
@@ -189,7 +189,7 @@ def _import_library(library: str, model: str) -> ModuleType:
     except ImportError as error:
         raise UsageError(
             f"encoder '{library}/{model}' needs {library}, which cannot be imported "
-            f"({_first_line(error)}): pip install {library}"
+            f"({first_line(error)}): pip install {library}"
         ) from error
 
 
@@ -198,7 +198,7 @@ def _build(library: str, model: str, build: Callable[[], nn.Module]) -> nn.Modul
         return build()
     except (RuntimeError, ValueError) as error:
         raise UsageError(
-            f"{library} cannot build '{model}' ({_first_line(error)}): choose another of its models"
+            f"{library} cannot build '{model}' ({first_line(error)}): choose another of its models"
         ) from error
 
 
@@ -215,7 +215,3 @@ def _remove_head(body: nn.Module, model: str) -> None:
 
 def _kind(body: nn.Module) -> str:
     return f"the wrapped {type(body).__name__}"
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]

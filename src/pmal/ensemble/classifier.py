@@ -28,6 +28,11 @@ class ClassifierSpec:
     head: HeadConfig = field(default_factory=HeadConfig)
 
     @property
+    def image_shape(self) -> tuple[int, int]:
+        """Side and channels, as a part is opened for the network."""
+        return self.image_size, self.channels
+
+    @property
     def dtype(self) -> torch.dtype:
         """Of the images; embeddings in their place, which are one pixel each, are floats."""
         return torch.float32 if self.image_size == 1 else torch.uint8

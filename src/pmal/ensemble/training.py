@@ -25,7 +25,7 @@ from pmal.ensemble.batch_norm import average_statistics, synchronize
 from pmal.ensemble.lanes import Lane, take_turns
 from pmal.ensemble.optimizers import WeightAverage, learning_rate, make_optimizer, set_rate
 from pmal.ensemble.steps import EagerStep, GraphStep, Objective, Step, compiled
-from pmal.errors import DataError, PmalError, UsageError
+from pmal.errors import DataError, PmalError, UsageError, first_line
 
 COMPILE_SECONDS = 90.0
 """Trainings that would take longer without are compiled: that takes 20 s for a small network and 70 s for
@@ -289,7 +289,7 @@ class _Loop:
         try:
             captured = GraphStep(step, self.model, images, labels)
         except Exception as error:
-            reason = (str(error) or type(error).__name__).splitlines()[0]
+            reason = first_line(error)
         # Exchanges must be captured by all processes or by none.
         if self.ranks.largest(int(captured is None)):
             self.session.display.say(f"{self.name}: cannot be {name} ({reason}); slower steps")

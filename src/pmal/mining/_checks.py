@@ -91,11 +91,11 @@ def check_log_quality(log_quality: Values, what: str = "log_r") -> Tensor:
     return log_N
 
 
-def check_points(points: Values, count: int, what: str = "points") -> Tensor:
+def check_points(points: Values, count: int) -> Tensor:
     """Finite float64 coordinates, one row per sample, on the device they came from."""
-    points_NR = floats(points, what, 2).double()
-    same_length(points_NR, count, what)
-    finite_rows(points_NR, what)
+    points_NR = floats(points, "points", 2).double()
+    same_length(points_NR, count, "points")
+    finite_rows(points_NR, "points")
     return points_NR
 
 

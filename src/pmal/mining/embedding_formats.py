@@ -12,7 +12,6 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from pmal.data.sources.npz import declared_array
 from pmal.errors import DataError
 from pmal.mining.parquet_columns import read_column
 
@@ -81,14 +81,13 @@ def _read_npz(path: Path) -> tuple[dict[str, Entry], list[str]]:
         with zipfile.ZipFile(path) as archive:
             members = [name[: -len(".npy")] for name in archive.namelist() if name.endswith(".npy")]
             known, other = _split_names(members)
-            headers = {name: _npy_header(archive, name) for name in known}
+            declared = {name: declared_array(archive, name) for name in known}
     except _BROKEN as error:
         raise DataError(f"{path}: not readable as .npz ({_one_line(error)})") from None
-    for name, (_, dtype) in headers.items():
+    for name, (_, dtype) in declared.items():
         if dtype.hasobject:
             raise DataError(f"{path}: {name} holds Python objects: save numbers, or strings with dtype=str")
-    # Python integers: a declared shape may be beyond what int64 holds.
-    _check_fits(path, sum(prod(map(int, shape)) * dtype.itemsize for shape, dtype in headers.values()))
+    _check_fits(path, sum(size for size, _ in declared.values()))
     entries: dict[str, Entry] = {}
     with np.load(path, allow_pickle=False) as arrays:
         for name in known:
@@ -98,14 +97,6 @@ def _read_npz(path: Path) -> tuple[dict[str, Entry], list[str]]:
                 raise DataError(f"{path}: {name} is not readable ({_one_line(error)})") from None
             entries[name] = _texts(array, f"{path}: {name}") if array.dtype.kind in "US" else array
     return entries, other
-
-
-def _npy_header(archive: zipfile.ZipFile, name: str) -> tuple[tuple[int, ...], "np.dtype[Any]"]:
-    with archive.open(f"{name}.npy") as member:
-        first = np.lib.format.read_magic(member) == (1, 0)
-        read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
-        shape, _, dtype = read(member)
-    return shape, dtype
 
 
 def _texts(array: NDArray[Any], what: str) -> list[str]:

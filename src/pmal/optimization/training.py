@@ -76,7 +76,7 @@ def optimize_embedding(
     both, ranks = PrototypeTrainingSet(data.images, data.labels, data.ids, prototypes), session.ranks
     if not has_tensors(folder / "weights", ranks):
         seed = stream(config.seed, "optimization")
-        learner = make_learner(first, both, config, flip=flip, seed=seed, ranks=ranks)
+        learner = make_prototype_learner(first, both, config, flip=flip, seed=seed, ranks=ranks)
         train(
             "optimization",
             learner,
@@ -92,7 +92,7 @@ def optimize_embedding(
     return load_classifier(folder / "weights", session.device, first.spec.class_names, both.digest, ranks)
 
 
-def make_learner(
+def make_prototype_learner(
     first: Classifier,
     data: PrototypeTrainingSet,
     config: RunConfig,

@@ -11,6 +11,7 @@ from pmal._runtime.session import Session
 from pmal.config import RunConfig
 from pmal.data.batches import ChosenImages, ImageBatches
 from pmal.data.parts import Part
+from pmal.data.samples import evenly
 from pmal.ensemble.classifier import Classifier
 from pmal.ensemble.embeddings import embed_images
 from pmal.ensemble.training import TrainingSet
@@ -93,8 +94,7 @@ def _training_embeddings(
     network: Classifier, images: ImageBatches, advance: Advance, ranks: Ranks
 ) -> torch.Tensor:
     if len(images) > BANK_LIMIT:
-        spaced = torch.linspace(0, len(images) - 1, BANK_LIMIT, dtype=torch.float64).long()
-        images = ChosenImages(images, spaced)
+        images = ChosenImages(images, torch.from_numpy(evenly(len(images), BANK_LIMIT)))
     z_ND, _ = embed_images(network, images, advance=advance, ranks=ranks)
     return z_ND
 

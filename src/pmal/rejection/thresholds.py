@@ -12,19 +12,18 @@ Shapes: N samples, K classes, T candidate thresholds.
 """
 
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pmal.errors import DataError, UsageError
+from pmal.rejection._inputs import as_numbers, as_scores, same_length
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    Values = ArrayLike | Tensor
+    from pmal.rejection._inputs import Values
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -60,29 +59,6 @@ class Threshold:
         if self.samples < needed:
             return f"no guarantee: accept={self.accept} needs {needed} known samples, not {self.samples}"
         return f"no guarantee: too many of the {self.samples} known scores are NaN or infinite"
-
-    def to_dict(self) -> dict[str, Any]:
-        """For a JSON file, which has no infinite numbers: they become text.
-
-        >>> Threshold(math.inf, 0.95, 7, False).to_dict()["value"]
-        'inf'
-        """
-        return asdict(self) | {"value": self.value if math.isfinite(self.value) else str(self.value)}
-
-    @classmethod
-    def from_dict(cls, entry: Any) -> "Threshold":
-        """What `to_dict` wrote; anything else is refused."""
-        try:
-            found = cls(**entry | {"value": float(entry["value"])})
-        except (KeyError, TypeError, ValueError):
-            raise DataError(
-                "threshold: fields are missing, foreign or not numbers: calibrate again"
-            ) from None
-        flags = isinstance(found.guaranteed, bool) and isinstance(found.pooled, bool)
-        numbers = isinstance(found.accept, float) and isinstance(found.samples, int)
-        if not (flags and numbers and 0 < found.accept < 1) or math.isnan(found.value):
-            raise DataError("threshold: its fields have impossible values: calibrate again")
-        return found
 
 
 @dataclass(frozen=True)
@@ -130,7 +106,7 @@ def per_class_thresholds(
     """
     scores_N = _calibration_scores(known_scores, "known_scores")
     class_N = _labels(predictions, "predictions", lowest=0)
-    _same_length(predictions=class_N, known_scores=scores_N)
+    same_length(predictions=class_N, known_scores=scores_N)
     if num_classes <= class_N.max():
         raise UsageError(
             f"num_classes is {num_classes}, but predictions hold class {class_N.max()}: raise it"
@@ -151,8 +127,8 @@ def best_f1_threshold(labels: "Values", predictions: "Values", scores: "Values")
     """
     truth_N, answer_N = _labels(labels, "labels"), _labels(predictions, "predictions")
     scores_N = _calibration_scores(scores, "scores")
-    _same_length(labels=truth_N, scores=scores_N)
-    _same_length(predictions=answer_N, scores=scores_N)
+    same_length(labels=truth_N, scores=scores_N)
+    same_length(predictions=answer_N, scores=scores_N)
     if (truth_N == -1).all() or not (truth_N == -1).any():
         raise DataError(
             "labels need known and unknown (-1) samples: without unknowns use conformal_threshold"
@@ -174,8 +150,8 @@ def decide(predictions: "Values", scores: "Values", thresholds: ArrayLike) -> In
     >>> decide([0, 1, 1], [0.2, 0.2, float("nan")], [0.1, 0.3]).tolist()
     [-1, 1, -1]
     """
-    answer_N, scores_N = _labels(predictions, "predictions"), _scores(scores, "scores")
-    _same_length(predictions=answer_N, scores=scores_N)
+    answer_N, scores_N = _labels(predictions, "predictions"), as_scores(scores, "scores")
+    same_length(predictions=answer_N, scores=scores_N)
     accepted_N = (scores_N <= _limits(answer_N, thresholds)) & (scores_N < np.inf)
     return np.where(accepted_N, answer_N, -1)
 
@@ -232,42 +208,18 @@ def _running_count(flags_N: NDArray[np.bool_]) -> Ints:
 
 
 def _calibration_scores(values: "Values", name: str) -> Floats:
-    scores = _scores(values, name)
+    scores = as_scores(values, name)
     if not (scores < np.inf).any():
         reason = "is empty" if scores.size == 0 else "has nothing but NaN or +inf"
         raise DataError(f"{name} {reason}: pass the scores of held-out samples")
     return scores
 
 
-def _scores(values: "Values", name: str) -> Floats:
-    scores = _numbers(values, name).astype(np.float64)
-    return np.where(np.isnan(scores), np.inf, scores)
-
-
 def _labels(values: "Values", name: str, lowest: int = -1) -> Ints:
-    numbers = _numbers(values, name)
+    numbers = as_numbers(values, name)
     # The upper bound also keeps out inf, which no integer holds.
     whole = (numbers == np.floor(numbers)) & (numbers >= lowest) & (numbers < 2**53)
     if not whole.all():
         first = int(np.flatnonzero(~whole)[0])
         raise DataError(f"{name}[{first}] is {numbers[first]}: pass class numbers from {lowest} on")
     return numbers.astype(np.int64)
-
-
-def _numbers(values: "Values", name: str) -> NDArray[Any]:
-    """One number per sample."""
-    if hasattr(values, "detach"):  # a tensor, known by its method: whoever has arrays only needs no torch
-        values = values.detach().cpu().double().numpy()
-    try:
-        numbers = np.asarray(values)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"{name} cannot be read as an array: pass one number per sample") from error
-    if numbers.ndim != 1 or numbers.dtype.kind not in "biuf":
-        raise DataError(f"{name} has shape {numbers.shape} of {numbers.dtype}: pass one number per sample")
-    return numbers
-
-
-def _same_length(**arrays: NDArray[Any]) -> None:
-    (first, a), (second, b) = arrays.items()
-    if len(a) != len(b):
-        raise DataError(f"{first} has {len(a)} values and {second} {len(b)}: pass one each per sample")

@@ -5,17 +5,16 @@ import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from pmal._runtime.files import atomic_path, make_folder, write_text
-from pmal._runtime.runs import CONFIG, open_run, read_config
+from pmal._runtime.runs import CONFIG, changed_settings, open_run, read_config
 from pmal._runtime.session import Session
 from pmal._runtime.tensors import has_tensors
 from pmal._runtime.text import plain_cell
-from pmal.config import RunConfig, to_settings
+from pmal.config import RunConfig
 from pmal.data.parts import open_part
 from pmal.data.samples import Samples
 from pmal.data.task import open_task
@@ -56,11 +55,9 @@ def check_auditable(run: Path, config: RunConfig) -> None:
     if config.classifiers < 2:
         fix = "fit one with --set ensemble.size=2 and another --out"
         raise UsageError(f"{run}: robustness needs 2 classifiers, and there is 1: {fix}")
-    old = _by_name(read_config(run)) if (run / CONFIG).exists() else {}
-    for name, value in _by_name(config).items():
-        if old and old[name] != value:
-            fix = f"choose another --out, or audit it as it is with `pmal audit {run}`"
-            raise UsageError(f"{run} was fitted with {name} = {old[name]!r}, not {value!r}: {fix}")
+    for name, old, new in changed_settings(run, config) if (run / CONFIG).exists() else ():
+        fix = f"choose another --out, or audit it as it is with `pmal audit {run}`"
+        raise UsageError(f"{run} was fitted with {name} = {old!r}, not {new!r}: {fix}")
 
 
 def audit_run(run: Path, out: Path, session: Session) -> Audit:
@@ -70,7 +67,7 @@ def audit_run(run: Path, out: Path, session: Session) -> Audit:
     task = open_task(config.data, session.resources.data_root)
     folder, count = run / "classifiers", config.classifiers
     [first, *_] = load_classifiers(folder, count, task.class_names, session)
-    train = open_part("train", task.train, (first.spec.image_size, first.spec.channels), session)
+    train = open_part("train", task.train, first.spec.image_shape, session)
     classifiers = load_classifiers(
         folder, count, task.class_names, session, training_set(train, session).digest
     )
@@ -171,13 +168,6 @@ def sheet_rows(audit: Audit, label: int) -> list[Row]:
         Row(title, [(audit.samples.read(p), f"r {float(audit.log_r_N[p].exp()):.2f}") for p in positions])
         for title, positions in shown.items()
     ]
-
-
-def _by_name(config: RunConfig) -> dict[str, Any]:
-    """Every setting under the name that `--set` knows it by."""
-    sections = {name: part for name, part in to_settings(config).items() if isinstance(part, dict)}
-    plain = {name: value for name, value in to_settings(config).items() if name not in sections}
-    return plain | {f"{name}.{key}": value for name, part in sections.items() for key, value in part.items()}
 
 
 def _file_word(name: str) -> str:

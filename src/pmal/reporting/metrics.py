@@ -15,14 +15,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from pmal.errors import DataError, UsageError
+from pmal.rejection._inputs import as_numbers, as_scores, same_length
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    Values = ArrayLike | Tensor
+    from pmal.rejection._inputs import Values
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -99,7 +98,7 @@ def expected_calibration_error(confidence: "Values", correct: "Values", bins: in
         first = int(outside[0])
         raise DataError(f"confidence[{first}] is {given[first]}: pass probabilities between 0 and 1")
     right = _flags(correct, "correct")
-    _same_length(correct=right, confidence=given)
+    same_length(correct=right, confidence=given)
     index = np.searchsorted(np.arange(bins + 1) / bins, given, side="right") - 1
     gaps = np.bincount(index, weights=right - given)
     return float(np.abs(gaps).sum() / len(given))
@@ -261,7 +260,7 @@ def _rank(known_scores: "Values", unknown_scores: "Values", correct: "Values | N
     known = _scores(known_scores, "known_scores")
     unknown = _scores(unknown_scores, "unknown_scores")
     correct_N = np.ones(len(known), dtype=np.bool_) if correct is None else _flags(correct, "correct")
-    _same_length(correct=correct_N, known_scores=known)
+    same_length(correct=correct_N, known_scores=known)
     distinct, level = np.unique(np.concatenate([known, unknown]), return_inverse=True)
     return _Ranking(level[: len(known)], correct_N, level[len(known) :], len(distinct))
 
@@ -313,25 +312,14 @@ def _check_bootstrap(resamples: int, seed: int) -> None:
 
 def _numbers(values: "Values", name: str) -> NDArray[Any]:
     """One number per sample, at least one sample."""
-    if hasattr(values, "detach"):  # a tensor, known by its method: whoever has arrays only needs no torch
-        tensor = values.detach().cpu()
-        values = tensor.double() if tensor.is_floating_point() else tensor
-    try:
-        numbers = np.asarray(values)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"{name} cannot be read as an array: pass one number per sample") from error
-    if numbers.ndim != 1:
-        raise DataError(f"{name} has shape {numbers.shape}: pass one number per sample")
+    numbers = as_numbers(values, name)
     if numbers.size == 0:
         raise DataError(f"{name} is empty: pass at least one sample")
-    if numbers.dtype.kind not in "biuf":
-        raise DataError(f"{name} has type {numbers.dtype}: pass numbers")
     return numbers
 
 
 def _scores(values: "Values", name: str) -> Floats:
-    scores = _numbers(values, name).astype(np.float64)
-    return np.where(np.isnan(scores), np.inf, scores)
+    return as_scores(_numbers(values, name), name)
 
 
 def _flags(values: "Values", name: str) -> Bools:
@@ -351,11 +339,5 @@ def _labels(values: "Values", name: str) -> Ints:
 
 def _label_pair(labels: "Values", predictions: "Values") -> tuple[Ints, Ints]:
     truth, answer = _labels(labels, "labels"), _labels(predictions, "predictions")
-    _same_length(labels=truth, predictions=answer)
+    same_length(labels=truth, predictions=answer)
     return truth, answer
-
-
-def _same_length(**arrays: NDArray[Any]) -> None:
-    (first, a), (second, b) = arrays.items()
-    if len(a) != len(b):
-        raise DataError(f"{first} has {len(a)} values and {second} {len(b)}: pass one each per sample")

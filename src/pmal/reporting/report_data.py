@@ -19,17 +19,6 @@ HISTOGRAM_BINS = 40
 CURVE_POINTS = 240
 
 
-def evenly(count: int, most: int) -> Ints:
-    """At most so many of the positions 0 .. count - 1, evenly spaced: the same ones every time.
-
-    >>> evenly(10, 4).tolist(), evenly(3, 4).tolist()
-    ([0, 3, 6, 9], [0, 1, 2])
-    """
-    if count <= most:
-        return np.arange(count)
-    return np.linspace(0, count - 1, most).round().astype(np.int64)
-
-
 def rounded(values: Iterable[float], digits: int = 4) -> list[float | None]:
     """For JSON, which has no NaN and no infinities: they become None.
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from pmal.reporting.report_data import Floats, Ints, evenly, rounded
+from pmal.data.samples import evenly
+from pmal.reporting.report_data import Floats, Ints, rounded
 
 STEPS = (0.005, 0.01, 0.02, 0.05, 0.1)
 MOST_INTERVALS = 14

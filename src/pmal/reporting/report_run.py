@@ -8,11 +8,10 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
 from typing import Any
 
+from pmal._runtime.text import printable, short_path
 from pmal.data.samples import Samples
-from pmal.data.sources.folder import printable
 from pmal.mining import PrototypeSet
 from pmal.reporting.report_data import Bools, Floats, Ints
 
@@ -112,9 +111,5 @@ def plain_names(names: Sequence[str]) -> list[str]:
 
 
 def short_name(name: str) -> str:
-    """A file by its last two parts: a report that is sent around need not tell where the data lie.
-
-    >>> short_name("/home/me/photos/cat/1.jpg"), short_name("digits.parquet row 7")
-    ('cat/1.jpg', 'digits.parquet row 7')
-    """
-    return printable("/".join(PurePath(name).parts[-2:]))
+    """What the report calls a file, on one line."""
+    return printable(short_path(name))

@@ -20,6 +20,10 @@ SCORES = {
     "neighbors": "Cosine distance to the fifth nearest training image.",
     "openmax": "The share that OpenMax gives to an unknown class.",
     "placeholder": "The largest logit of a placeholder for what is unknown, minus that of a known class.",
+    "cgdl": "The larger of reconstruction and latent, each on the scale of the training images.",
+    "reconstruction": "How badly the image is reconstructed from its embedding.",
+    "latent": "Distance to the latent Gaussian of the class that fits best.",
+    "density": "Minus the log density of the embedding.",
     "combined": "The mean surprise of several scores, each against held-out known images.",
 }
 MOST_UNKNOWN_ROWS = 12

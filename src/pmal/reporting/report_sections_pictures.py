@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from pmal.data.samples import UNKNOWN
-from pmal.reporting.report_data import Floats, Ints, evenly, rounded
+from pmal.data.samples import UNKNOWN_NAME, evenly
+from pmal.reporting.report_data import Floats, Ints, rounded
 from pmal.reporting.report_data_embedding import layouts
 from pmal.reporting.report_data_mining import least_robust, robustness_figure, shown_classes
 from pmal.reporting.report_page import Figure, Gallery, Picture, Section
@@ -61,11 +61,11 @@ def embedding_section(
 
 def prototypes_section(mined: Mined, facts: RunFacts, album: Album) -> Section:
     """Per class: the prototypes in the order of choice, and the least robust images beside them."""
-    position_of, blocks = mined.position_of, []
+    blocks = []
     for k in shown_classes(len(facts.class_names), CLASSES):
         name, members = facts.class_names[k], np.flatnonzero(mined.samples.labels == k)
         of_class = np.flatnonzero((mined.prototypes.labels == k).numpy())
-        chosen = [_prototype(mined, int(i), position_of, name, album) for i in of_class[: 2 * PER_ROW]]
+        chosen = [_prototype(mined, int(i), name, album) for i in of_class[: 2 * PER_ROW]]
         worst = least_robust(mined.r_N, mined.samples.ids, members, PER_ROW)
         poor = [_poor(mined, position, name, facts, album) for position in worst]
         note = f"{len(of_class)} prototypes of {len(members):,} training images"
@@ -158,12 +158,12 @@ def _about(tested: Measured, i: int, facts: RunFacts) -> list[str]:
     known, unknown, n = tested.known, tested.unknown, len(tested.known)
     name = facts.class_names[known.labels[i]] if i < n else ""
     if i >= n and unknown is not None:
-        name = f"{UNKNOWN}: {facts.unknown_names[int(unknown.labels[i - n])]}"
+        name = f"{UNKNOWN_NAME}: {facts.unknown_names[int(unknown.labels[i - n])]}"
     file = known.name(i) if i < n else unknown.name(i - n) if unknown is not None else ""
     taken = facts.class_names[tested.model.nearest[i]]
     answer = f"nearest class: {taken}"
     if tested.answer is not None:
-        answer = f"answer: {taken if tested.answer[i] >= 0 else UNKNOWN}"
+        answer = f"answer: {taken if tested.answer[i] >= 0 else UNKNOWN_NAME}"
         answer += f", {tested.score} {float(tested.model.scores[tested.score][i]):.3g}"
     return [name, answer, short_name(file)]
 
@@ -176,9 +176,9 @@ def _about_prototype(mined: Mined, p: int, facts: RunFacts) -> list[str]:
     return [title, figures, short_name(mined.samples.name(position))]
 
 
-def _prototype(mined: Mined, i: int, position_of: dict[int, int], name: str, album: Album) -> Picture:
+def _prototype(mined: Mined, i: int, name: str, album: Album) -> Picture:
     found = mined.prototypes
-    position, r, gap = position_of[int(found.ids[i])], float(found.r[i]), float(found.gap[i])
+    position, r, gap = mined.position_of[int(found.ids[i])], float(found.r[i]), float(found.gap[i])
     alt = f"prototype {int(found.rank[i]) + 1} of class {name}: {short_name(mined.samples.name(position))}"
     return Picture(
         album.name,

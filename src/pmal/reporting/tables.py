@@ -13,7 +13,7 @@ def run_table(metrics: Mapping[str, Any]) -> str:
     head = [
         f"{about['source']} · split {about['split']} ({classes}) · {about['method']}, {about['encoder']}, "
         f"{about['epochs']} epochs, {about['augmentation']} augmentation, seed {about['seed']}",
-        f"ACC {_percent(metrics['accuracy'])} on {metrics['known_images']:,} known test images",
+        f"ACC {with_interval(metrics['accuracy'])} on {metrics['known_images']:,} known test images",
     ]
     if not metrics["scores"]:
         return "\n".join(
@@ -24,7 +24,7 @@ def run_table(metrics: Mapping[str, Any]) -> str:
         [
             method,
             score,
-            *(_percent(figures[column]) for column in COLUMNS),
+            *(with_interval(figures[column]) for column in COLUMNS),
             f"family={about['split'].split('/')[0]}",
         ]
         for method, result in found.items()
@@ -35,7 +35,7 @@ def run_table(metrics: Mapping[str, Any]) -> str:
         f"{metrics['unknown_images']:,} unknown test images; percent [95 % interval]; FPR95: lower is better"
     )
     if "softmax" in metrics:
-        accuracy, epochs = _percent(metrics["softmax"]["accuracy"]), about["epochs"]
+        accuracy, epochs = with_interval(metrics["softmax"]["accuracy"]), about["epochs"]
         note += f"\nsoftmax: the first classifier of this run after {epochs} epochs, ACC {accuracy}; "
         init = about.get("optimization", {}).get("init", "warm")
         start = "from there" if init == "warm" else "from new weights"
@@ -68,6 +68,7 @@ def align(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _percent(estimate: Mapping[str, float]) -> str:
+def with_interval(estimate: Mapping[str, float]) -> str:
+    """Such as `90.1 [89.0, 91.2]`, in percent."""
     value, low, high = (100 * estimate[key] for key in ("value", "low", "high"))
     return f"{value:.1f} [{low:.1f}, {high:.1f}]"

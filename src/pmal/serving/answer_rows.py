@@ -3,11 +3,10 @@
 import contextlib
 import math
 from collections.abc import Iterable, Sequence
-from pathlib import PurePath
 from typing import Any, NamedTuple
 
-from pmal.data.samples import UNKNOWN
-from pmal.data.sources.folder import printable
+from pmal._runtime.text import printable
+from pmal.data.samples import UNKNOWN_NAME
 
 Member = tuple[str, int]
 """File and id of a prototype."""
@@ -32,7 +31,7 @@ def describe_rows(class_names: Sequence[str], rows: Iterable[Row]) -> list[dict[
     return [
         {
             "image": unicode_name(row.name),
-            "class": class_names[row.label] if row.label >= 0 else UNKNOWN,
+            "class": class_names[row.label] if row.label >= 0 else UNKNOWN_NAME,
             "known": row.label >= 0,
             "nearest": class_names[row.nearest],
             "score": json_number(row.score),
@@ -65,15 +64,6 @@ def unicode_name(path: str) -> str:
         path.encode()
         return path
     return printable(path)
-
-
-def public_name(file: str) -> str:
-    """A training image by its last two parts: where the data lie concerns nobody to whom a model is given.
-
-    >>> public_name("/home/me/photos/cat/1.jpg"), public_name("cat/1.jpg")
-    ('cat/1.jpg', 'cat/1.jpg')
-    """
-    return "/".join(PurePath(file).parts[-2:])
 
 
 def json_number(value: float) -> float | str:

@@ -6,8 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
-from pmal._runtime.text import plain_cell
-from pmal.data.sources.folder import printable
+from pmal._runtime.text import plain_cell, printable
 from pmal.reporting.tables import align
 from pmal.serving.answer_rows import unicode_name
 from pmal.serving.image_files import BadFile

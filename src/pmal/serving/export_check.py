@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pmal._runtime.runs import CONFIG, read_config
 from pmal._runtime.session import Session
 from pmal.data.loading import load_images
-from pmal.data.samples import Samples
+from pmal.data.samples import evenly
 from pmal.data.task import open_task
 from pmal.errors import Interrupted, PmalError
 from pmal.rejection.model import Answers, OpenSetModel
@@ -106,13 +106,9 @@ def _run_images(run: Path, size: int, channels: int, session: Session) -> dict[s
     found = {}
     for name, samples in (("unknown test", task.unknown), ("known test", task.test)):
         if samples is not None:
-            found[name] = load_images(_spaced(samples), size=size, channels=channels).images
+            few = samples.at(evenly(len(samples), PART_LIMIT))
+            found[name] = load_images(few, size=size, channels=channels).images
     return found
-
-
-def _spaced(samples: Samples) -> Samples:
-    count = min(PART_LIMIT, len(samples))
-    return samples.at(np.linspace(0, len(samples) - 1, count).round().astype(np.int64))
 
 
 def _compare(

@@ -14,10 +14,9 @@ import torch
 import pmal
 from pmal._runtime.files import atomic_path, make_folder, write_text
 from pmal._runtime.signals import deferred_signals
-from pmal.data.sources.folder import printable
-from pmal.errors import Interrupted, PmalError, UsageError
+from pmal._runtime.text import printable, short_path
+from pmal.errors import Interrupted, PmalError, UsageError, first_line
 from pmal.rejection.model import OpenSetModel
-from pmal.serving.answer_rows import public_name
 from pmal.serving.export_check import Images, Parity, check_parity
 from pmal.serving.export_graph import DecisionGraph
 from pmal.serving.onnx_model import FILE_LIMIT, INPUT, OnnxHeader, OnnxModel
@@ -81,7 +80,7 @@ def describe_header(model: OpenSetModel) -> OnnxHeader:
         per_class=rule.per_class and not given,
         thresholds=tuple(model.limits().tolist()),
         note=model.guarantee()[1],
-        prototypes=tuple(tuple((public_name(p.file), p.id) for p in ranked) for ranked in gallery),
+        prototypes=tuple(tuple((short_path(p.file), p.id) for p in ranked) for ranked in gallery),
         pmal=pmal.__version__,
     )
 
@@ -135,7 +134,7 @@ def _root(error: BaseException) -> str:
     """What began it, in one line: what the exporter says itself are hints for its developers."""
     while error.__cause__ is not None:
         error = error.__cause__
-    return printable((str(error).strip() or type(error).__name__).splitlines()[0][:200])
+    return printable(first_line(error)[:200])
 
 
 def _check_libraries() -> None:

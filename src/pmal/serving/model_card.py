@@ -5,8 +5,8 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from pmal.data.sources.folder import printable
-from pmal.reporting.tables import COLUMNS
+from pmal._runtime.text import printable
+from pmal.reporting.tables import COLUMNS, with_interval
 from pmal.serving.export_check import Parity
 from pmal.serving.onnx_model import OnnxHeader
 
@@ -84,10 +84,12 @@ def _training(metrics: Mapping[str, Any] | None) -> str:
 def _figures(header: OnnxHeader, metrics: Mapping[str, Any] | None) -> str:
     if metrics is None:
         return "Not measured, or not recorded with the model."
-    lines = [f"- Accuracy {_percent(metrics['accuracy'])} on {metrics['known_images']:,} known test images."]
+    lines = [
+        f"- Accuracy {with_interval(metrics['accuracy'])} on {metrics['known_images']:,} known test images."
+    ]
     found = metrics["scores"].get(header.score, {})
     if found:
-        names = ", ".join(f"{text} {_percent(found[name])}" for name, text in COLUMNS.items())
+        names = ", ".join(f"{text} {with_interval(found[name])}" for name, text in COLUMNS.items())
         unknown = f"{metrics['unknown_images']:,} unknown test images"
         lines.append(f"- Known from unknown by score {header.score}: {names}, with {unknown}.")
     lines += _decision(header, metrics)
@@ -162,8 +164,3 @@ def _code(text: str) -> str:
     runs = [len(run) for run in re.findall("`+", text)]
     fence = "`" * (max(runs, default=0) + 1)
     return f"{fence} {text} {fence}" if runs or not text.strip() else f"{fence}{text}{fence}"
-
-
-def _percent(estimate: Mapping[str, float]) -> str:
-    value, low, high = (100 * estimate[key] for key in ("value", "low", "high"))
-    return f"{value:.1f} [{low:.1f}, {high:.1f}]"

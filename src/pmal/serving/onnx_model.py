@@ -15,10 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pmal._runtime.progress import Display
+from pmal._runtime.text import printable
 from pmal.data.samples import Pixels
-from pmal.data.sources.folder import printable
 from pmal.errors import DataError, Interrupted, UsageError
-from pmal.serving.answer_rows import Member, Row, describe_rows, strongest_prototypes, unicode_name
+from pmal.serving.answer_rows import (
+    Member,
+    Row,
+    describe_rows,
+    json_number,
+    strongest_prototypes,
+    unicode_name,
+)
 from pmal.serving.image_files import BadFile, answer_blocks
 from pmal.serving.onnx_file import read_metadata
 
@@ -68,7 +75,7 @@ class OnnxHeader:
             "score": self.score,
             "accept": json.dumps(self.accept),
             "per_class": json.dumps(self.per_class),
-            "thresholds": json.dumps([v if np.isfinite(v) else str(v) for v in self.thresholds]),
+            "thresholds": json.dumps([json_number(value) for value in self.thresholds]),
             "note": self.note,
             "prototypes": json.dumps(self.prototypes),
         }

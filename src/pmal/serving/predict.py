@@ -11,9 +11,10 @@ import torch
 from pmal._runtime.runs import CONFIG
 from pmal._runtime.session import Session
 from pmal.data.samples import Pixels
-from pmal.errors import DataError, UsageError, unknown_name
+from pmal.errors import DataError, UsageError
 from pmal.rejection.model import Answers, OpenSetModel, Rule
 from pmal.serving.answer_rows import Row, describe_rows, strongest_prototypes, unicode_name
+from pmal.serving.bundle import load_model
 from pmal.serving.bundle_folder import RECORD
 from pmal.serving.image_files import BadFile, answer_blocks
 
@@ -40,6 +41,13 @@ def check_takes_images(model: OpenSetModel) -> None:
         raise UsageError("this model takes embeddings, not images: use predict of OpenSetClassifier")
 
 
+def open_model(folder: Path, device: torch.device, half: bool = False, **rule: Any) -> OpenSetModel:
+    """The model of a bundle, for images, and with what is given of another rule (see `with_rule`)."""
+    model = load_model(folder, device, half)
+    check_takes_images(model)
+    return with_rule(model, **rule)
+
+
 def with_rule(
     model: OpenSetModel,
     *,
@@ -49,10 +57,8 @@ def with_rule(
     threshold: float | None = None,
 ) -> OpenSetModel:
     """The model with another rule of rejection; None keeps what is stored. Refused where it cannot decide."""
-    rule = change_rule(model.rule, score, accept, per_class, threshold)
-    model = replace(model, rule=rule)
-    if rule.score not in model.score_names:
-        raise unknown_name("score of this model", rule.score, model.score_names)
+    model = replace(model, rule=change_rule(model.rule, score, accept, per_class, threshold))
+    model.deciding_score()
     model.limits()
     return model
 
@@ -113,12 +119,11 @@ def answer_files(
     model: OpenSetModel, files: Sequence[str], errors: list[BadFile], session: Session, top: int = TOP
 ) -> Generator[list[dict[str, Any]], None, None]:
     """Answers block by block, in the order of the files; those that cannot be read are added to `errors`."""
-    spec = model.classifier.spec
 
     def answer(images: Pixels, names: list[str]) -> list[dict[str, Any]]:
         return describe_answers(model, model.answer(torch.from_numpy(images)), names, top)
 
-    return answer_blocks(files, (spec.image_size, spec.channels), errors, session.display, answer)
+    return answer_blocks(files, model.classifier.spec.image_shape, errors, session.display, answer)
 
 
 def _probabilities(answers: Answers) -> list[float | None]:

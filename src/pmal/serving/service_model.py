@@ -11,19 +11,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pmal._runtime.text import short_path
 from pmal.data.decode import decode_fitted, encode_png
 from pmal.errors import DataError
 from pmal.rejection.model import OpenSetModel
 from pmal.rejection.thresholds import Threshold
-from pmal.serving.answer_rows import json_number, public_name, unicode_name
-from pmal.serving.bundle import describe_model, load_model
+from pmal.serving.answer_rows import json_number, unicode_name
+from pmal.serving.bundle import describe_model
 from pmal.serving.bundle_record import thresholds_in_effect
 from pmal.serving.predict import (
-    check_takes_images,
     describe_answers,
     find_model,
     model_header,
-    with_rule,
+    open_model,
 )
 from pmal.serving.service_batching import answer_padded, batch_size
 
@@ -100,7 +100,7 @@ class ServedModel:
             k = int(answers.nearest)
             ranks = {prototype.id: rank for rank, prototype in enumerate(self._members(k))}
             for shown in entry["prototypes"]:
-                shown["file"] = public_name(shown["file"])
+                shown["file"] = short_path(shown["file"])
                 shown["picture"] = self.picture_path(k, ranks[shown["id"]])
             described.append(entry)
         return described
@@ -128,23 +128,19 @@ def model_loader(
     device: torch.device,
     batch: int = 0,
     half: bool = False,
-    *,
-    score: str | None = None,
-    accept: float | None = None,
-    per_class: bool | None = None,
-    threshold: float | None = None,
+    **rule: Any,
 ) -> Callable[[], ServedModel]:
-    """What reads the bundle of a run, now and at every reload. Raises `PmalError` where it cannot be used."""
+    """What reads the bundle of a run, now and at every reload. Raises `PmalError` where it cannot be used.
+
+    rule: what is another than in the bundle, as `with_rule` takes it.
+    """
 
     def load() -> ServedModel:
         folder = find_model(run)
         fingerprint = str(describe_model(folder)["fingerprint"])
-        model = load_model(folder, device, half)
+        model = open_model(folder, device, half, **rule)
         if describe_model(folder)["fingerprint"] != fingerprint:
             raise DataError(f"{folder}: another model was saved while this one was read: load it again")
-        check_takes_images(model)
-        rule = {"score": score, "accept": accept, "per_class": per_class, "threshold": threshold}
-        model = with_rule(model, **rule)  # type: ignore[arg-type]
         served = ServedModel(model, unicode_name(run.resolve().name), fingerprint, batch_size(model, batch))
         _ = served.about  # now, and not while somebody waits
         return served

@@ -14,6 +14,7 @@ import torch
 from pmal._runtime.manifest import describe_environment
 from pmal._runtime.session import Session
 from pmal.encoders.registry import create_encoder
+from pmal.errors import first_line
 from pmal.speed.contestants import Case, Plan
 from pmal.speed.mining import measure_mining
 from pmal.speed.prediction import PredictionPlan, measure_prediction
@@ -127,7 +128,7 @@ def run_bench(
                 found[kind] += rows
         except RuntimeError as error:
             # What a machine cannot do, for want of memory say, is no reason to measure nothing else.
-            found["notes"].append(f"{name}: {(str(error) or type(error).__name__).splitlines()[0]}")
+            found["notes"].append(f"{name}: {first_line(error)}")
         keep(found)
     return found
 

@@ -21,15 +21,14 @@ from pmal.config import RunConfig, build
 from pmal.data.batches import ResidentImages
 from pmal.data.samples import Pixels
 from pmal.ensemble.classifier import Classifier, ClassifierSpec
-from pmal.ensemble.classifiers import make_learner as make_plain_learner
-from pmal.ensemble.classifiers import untrained
+from pmal.ensemble.classifiers import make_learner, untrained
 from pmal.ensemble.lanes import take_turns
 from pmal.ensemble.steps import GraphStep, Objective, compiled
 from pmal.ensemble.training import TrainingSet
 from pmal.ensemble.training import _Loop as TrainingLoop  # not train(): here an epoch is a turn
 from pmal.errors import UsageError, unknown_name
 from pmal.mining import PrototypeSet
-from pmal.optimization.training import PrototypeTrainingSet, make_learner
+from pmal.optimization.training import PrototypeTrainingSet, make_prototype_learner
 from pmal.speed.reference import ReferenceLoop, smooth_pictures
 from pmal.speed.timing import Work
 
@@ -138,7 +137,7 @@ def plain_training(case: Case, pictures: Pixels, variant: str, plan: Plan, sessi
     """Epochs of the first phase."""
     data, config = training_data(case, pictures, session.device), case.config(_epochs(case, plan))
     model = case.network(session.device)
-    _, objective = make_plain_learner(model, config, flip=True, seed=0)
+    _, objective = make_learner(model, config, flip=True, seed=0)
     return Contestant(_epoch(_loop(model, objective, data, config, session), variant), case.images)
 
 
@@ -150,7 +149,7 @@ def side_by_side(
     loops = []
     for _ in range(networks):
         model = case.network(session.device)
-        _, objective = make_plain_learner(model, config, flip=True, seed=0)
+        _, objective = make_learner(model, config, flip=True, seed=0)
         loops.append(_loop(model, objective, data, config, session, beside=networks - 1))
 
     def epoch() -> None:
@@ -169,7 +168,7 @@ def pmal_training(case: Case, pictures: Pixels, variant: str, plan: Plan, sessio
     """Epochs of the second phase; prototypes count as images."""
     plain, config = training_data(case, pictures, session.device), case.config(_epochs(case, plan))
     data = PrototypeTrainingSet(plain.images, plain.labels, plain.ids, prototypes_of(case))
-    learner = make_learner(case.network(session.device), data, config, flip=True, seed=0)
+    learner = make_prototype_learner(case.network(session.device), data, config, flip=True, seed=0)
     loop = _loop(learner, learner.objective, data, config, session)
     joined = learner.bank.refresh
     return Contestant(_epoch(loop, variant), case.images + case.steps * joined, prototypes=joined)

@@ -24,9 +24,9 @@ def bench_text(found: Mapping[str, Any]) -> str:
     return "\n\n".join([*blocks, *found["notes"]])
 
 
-def _number(name: str, form: str = ",.0f", unit: str = "") -> Cell:
+def _number(name: str, form: str = ",.0f") -> Cell:
     def cell(row: Mapping[str, Any]) -> str:
-        return "" if row[name] is None else f"{row[name]:{form}}{unit}"
+        return "" if row[name] is None else f"{row[name]:{form}}"
 
     return cell
 

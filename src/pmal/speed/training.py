@@ -16,7 +16,7 @@ from pmal._runtime.seeds import seeded
 from pmal._runtime.session import Session
 from pmal.ensemble.classifiers import AT_ONCE
 from pmal.ensemble.cost import network_cost
-from pmal.errors import UsageError
+from pmal.errors import UsageError, first_line
 from pmal.speed.contestants import (
     Case,
     Contestant,
@@ -146,7 +146,7 @@ def _gather(makers: dict[str, Maker], device: torch.device) -> tuple[dict[str, C
             raise
         except (UsageError, RuntimeError) as error:
             # One variant that a machine does not have is no reason to measure nothing.
-            notes.append(f"{name}: {(str(error) or type(error).__name__).splitlines()[0]}")
+            notes.append(f"{name}: {first_line(error)}")
     return field, notes
 
 

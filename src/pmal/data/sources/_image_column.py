@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pmal.errors import DataError
+from pmal.errors import DataError, first_line
 
 SPOOL_BYTES = 1 << 30
 """Files of more bytes than this together are copied and mapped instead of being held in memory."""
@@ -108,8 +108,7 @@ def arrow_errors(file: Path) -> Iterator[None]:
     except FileNotFoundError:
         raise DataError(f"{file}: no such file") from None
     except (pa.ArrowException, OSError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise DataError(f"{file}: not readable as Parquet ({reason}): fetch it again") from None
+        raise DataError(f"{file}: not readable as Parquet ({first_line(error)}): fetch it again") from None
 
 
 def _mapped(spool: Path) -> Iterator[Any]:

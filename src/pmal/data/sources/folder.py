@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from pmal._runtime.text import printable
 from pmal.data.decode import decode
 from pmal.data.samples import BadImage, Pixels, Samples, Source
 from pmal.errors import DataError
@@ -98,15 +99,6 @@ def list_files(folder: str | Path) -> list[str]:
                     found.append(prefix + entry.name)
         waiting.extend(sorted(folders, reverse=True))
     return sorted(found)
-
-
-def printable(text: str) -> str:
-    """The text on one line and in valid Unicode, whatever bytes a file name consists of.
-
-    >>> printable("größe <1>"), printable("two\\nlines")
-    ('größe <1>', 'two\\\\nlines')
-    """
-    return text if text.isprintable() else repr(text)[1:-1]
 
 
 def _check_is_folder(folder: Path) -> None:

@@ -10,6 +10,7 @@ integers from 0, (N,) or (N, 1). `class_names`, an array of strings, is optional
 called "0", "1", ... up to the largest label.
 """
 
+import math
 import zipfile
 import zlib
 from pathlib import Path
@@ -60,24 +61,20 @@ def _declared(path: Path) -> dict[str, int]:
     """The arrays of the file with the bytes that each declares; nothing but headers is read."""
     try:
         with zipfile.ZipFile(path) as archive:
-            members = [name for name in archive.namelist() if name.endswith(".npy")]
-            return {name[: -len(".npy")]: _declared_bytes(archive, name) for name in members}
+            names = [file[: -len(".npy")] for file in archive.namelist() if file.endswith(".npy")]
+            return {name: declared_array(archive, name)[0] for name in names}
     except _BROKEN as error:
         raise DataError(f"{path}: not readable as .npz ({error})") from None
 
 
-def _declared_bytes(archive: zipfile.ZipFile, name: str) -> int:
-    with archive.open(name) as member:
-        version = np.lib.format.read_magic(member)
-        if version == (1, 0):
-            shape, _, dtype = np.lib.format.read_array_header_1_0(member)
-        else:
-            shape, _, dtype = np.lib.format.read_array_header_2_0(member)
+def declared_array(archive: zipfile.ZipFile, name: str) -> tuple[int, "np.dtype[Any]"]:
+    """Bytes and type of an array of the archive, by its header alone."""
+    with archive.open(f"{name}.npy") as member:
+        first = np.lib.format.read_magic(member) == (1, 0)
+        read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(member)
     # Python integers: a declared shape may be beyond what int64 holds.
-    total = dtype.itemsize
-    for side in shape:
-        total *= int(side)
-    return total
+    return math.prod(map(int, shape)) * dtype.itemsize, dtype
 
 
 def _read(path: Path, declared: dict[str, int]) -> dict[str, NDArray[Any]]:

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
+from pmal._runtime.text import printable
 from pmal.data.samples import Samples, Source
 from pmal.data.sources._checks import read_lines
-from pmal.data.sources.folder import FileStore, list_files, printable
+from pmal.data.sources.folder import FileStore, list_files
 from pmal.errors import DataError
 
 
