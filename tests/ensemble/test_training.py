@@ -1,10 +1,13 @@
 """The loop on a tiny network with everything that has state: batch norm, dropout, momentum, averaging."""
 
+import contextlib
 import dataclasses
+import gc
 import json
 import os
 import signal
 import types
+import weakref
 
 import numpy as np
 import pytest
@@ -270,6 +273,21 @@ def test_a_step_is_compiled_by_all_processes_or_by_none(data, tmp_path, monkeypa
     loop = training._Loop("net", make_model(), "plain", data, CONFIG, 5, tmp_path / "it", session)
     loop.device = torch.device("cuda")
     assert loop.choose_step(None, None).of.objective == "plain"
+
+
+def test_an_interrupted_training_lets_go_of_its_images(data, tmp_path):
+    """Workers that decode them end then; the garbage collector would come for them late."""
+    run(data, tmp_path / "first")  # torch's first optimizer keeps who asked for it
+    data = dataclasses.replace(data, images=ResidentImages(data.images.images, CPU))
+    left = weakref.ref(data.images)
+    gc.disable()
+    try:
+        with contextlib.suppress(Interrupted):
+            run(data, tmp_path / "second", before_step=lambda step: os.kill(os.getpid(), signal.SIGINT))
+        del data
+        assert left() is None
+    finally:
+        gc.enable()
 
 
 def test_workers_that_a_signal_to_the_group_ended_are_no_accident(data, tmp_path):

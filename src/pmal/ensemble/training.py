@@ -128,6 +128,7 @@ def train_together(
         finally:
             for loop in loops:
                 loop.lane.join()
+                loop.take_step = None  # it refers to the loop, and with that workers would outlive a training
 
 
 def _run(loops: Sequence["_Loop"], stop: StopRequest, advance: Callable[[int], None]) -> None:
