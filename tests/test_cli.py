@@ -116,23 +116,62 @@ def test_killed_in_the_middle_it_goes_on_and_ends_with_the_same_bits(tmp_path, n
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="children are counted in /proc")
-@pytest.mark.parametrize("wait", [0.0, 1.0])
-def test_ctrl_c_while_workers_start_is_one_line(tmp_path, uninterrupted, wait):
+@pytest.mark.parametrize(
+    ("number", "wait"), [(signal.SIGINT, 0.0), (signal.SIGINT, 1.0), (signal.SIGTERM, 0.0)]
+)
+def test_a_signal_while_workers_start_is_one_line(tmp_path, uninterrupted, number, wait):
     words = ["fit", "--out", tmp_path / "run", *uninterrupted[1], "--memory-limit", 0, "--workers", 2]
+    returned, lines = stopped(words, number, children=3, wait=wait)  # two, and multiprocessing's own
+    assert returned == 128 + number
+    assert [line for line in lines if not line.startswith(("reading ", "mean and deviation"))] == [
+        "error: interrupted: run the same command again to go on where it stopped"
+    ]
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="children are counted in /proc")
+def test_ctrl_c_while_cells_start_is_a_line_of_each(tmp_path):
+    words = [
+        "benchmark",
+        "--jobs",
+        2,
+        "--epochs",
+        1,
+        "--out",
+        tmp_path / "results",
+        "--work",
+        tmp_path / "it",
+    ]
+    returned, lines = stopped(words, signal.SIGINT, children=3, wait=0.3)
+    assert returned == 130
+    assert all(line.startswith(("cell ", "error: ")) for line in lines), lines
+    assert lines[-1] == "error: interrupted: run the same command again to go on where it stopped"
+
+
+def test_ctrl_c_before_a_command_begins_is_one_line(call, monkeypatch):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pmal.cli.app", interrupted)
+    assert_one_line_error(call("fit"), 130, "nothing was written")
+    assert {signal.getsignal(number) for number in STOPPING} == {signal.SIG_DFL}, "no traceback at the end"
+
+
+def stopped(words, number, children, wait):
+    """Exit code and lines of a command whose process group is signaled once it has so many children."""
     command = [sys.executable, "-m", "pmal", *map(str, words)]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT, start_new_session=True
     ) as process:
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        while process.poll() is None and len(children.read_text().split()) < 3:  # with multiprocessing's own
+        listed = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        while process.poll() is None and len(listed.read_text().split()) < children:
             time.sleep(0.01)
         time.sleep(wait)
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-        lines = process.communicate(timeout=60)[1].decode().splitlines()
-    assert process.returncode == 130
-    assert [line for line in lines if not line.startswith(("reading ", "mean and deviation"))] == [
-        "error: interrupted: run the same command again to go on where it stopped"
-    ]
+        os.killpg(process.pid, number)  # as a terminal or a batch system does
+        try:
+            lines = process.communicate(timeout=60)[1].decode().splitlines()
+        finally:
+            process.kill()
+    return process.returncode, lines
 
 
 def assert_same_files(folder, whole):

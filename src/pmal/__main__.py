@@ -1,15 +1,18 @@
 """The `pmal` command: a user's mistake is told in one line, with the exit code of its kind."""
 
 import io
+import signal
 import sys
 import traceback
 from typing import NoReturn
 
 from pmal._runtime.launch import is_alone
 
+INTERRUPTED = 128 + signal.SIGINT
+NOT_BEGUN = "error: interrupted: nothing was written"
+
 
 def main() -> None:
-    from pmal.cli import app
     from pmal.errors import PmalError
 
     # A terminal that cannot show a letter gets a question mark, not a traceback.
@@ -17,13 +20,20 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
+        from pmal.cli import app  # takes long enough to be interrupted
+
         app()
     except SystemExit as ended:
         if not is_alone():
             from pmal._runtime.torchrun import finish_rank
 
             finish_rank(int(ended.code or 0))
+        if ended.code == INTERRUPTED:  # typer's word for Ctrl-C before a command has begun
+            print(NOT_BEGUN, file=sys.stderr)
+        _end_by_signals()
         raise
+    except KeyboardInterrupt as error:
+        _end(error, NOT_BEGUN, INTERRUPTED)
     except PmalError as error:
         _end(error, f"error: {error}", error.exit_code)
     except OSError as error:
@@ -36,14 +46,23 @@ def main() -> None:
         _end(error, traceback.format_exc(), PmalError.exit_code)
 
 
-def _end(error: Exception, message: str, code: int) -> NoReturn:
+def _end(error: BaseException, message: str, code: int) -> NoReturn:
     if not is_alone():  # the other processes must not wait for this one
         from pmal._runtime.torchrun import fail_rank
 
         fail_rank(error, message, code)
+    _end_by_signals()
     print(message, file=sys.stderr)
     _kill_workers()
     sys.exit(code)
+
+
+def _end_by_signals() -> None:
+    """The interpreter takes a second to end. Whoever does not wait for that gets no traceback."""
+    from pmal._runtime.signals import STOPPING
+
+    for number in STOPPING:
+        signal.signal(number, signal.SIG_DFL)
 
 
 def _kill_workers() -> None:

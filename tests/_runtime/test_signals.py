@@ -1,10 +1,11 @@
 import os
 import signal
 import threading
+import time
 
 import pytest
 
-from pmal._runtime.signals import deferred_signals
+from pmal._runtime.signals import STOPPING, deferred_signals, raise_on_signals
 from pmal.errors import Interrupted
 
 
@@ -50,3 +51,29 @@ def test_a_signal_that_nobody_looked_at_is_not_lost():
 
     with pytest.raises(KeyboardInterrupt):
         ignore_the_request()
+
+
+@pytest.fixture
+def raising():
+    before = {number: signal.getsignal(number) for number in STOPPING}
+    raise_on_signals("go on")
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_a_signal_in_a_destructor_is_not_lost(raising):
+    ended = []
+
+    class Worker:
+        def __del__(self):
+            os.kill(os.getpid(), signal.SIGTERM)
+            ended.append(True)
+
+    def end_worker():
+        Worker()
+        time.sleep(10)
+
+    with pytest.raises(Interrupted, match="interrupted: go on"):
+        end_worker()
+    assert ended

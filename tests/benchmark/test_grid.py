@@ -57,6 +57,18 @@ def test_grids_together_have_the_cells_that_they_share_once():
         plan(Request(grid="table3,tabel4", data="tinyimagenet"))
 
 
+@pytest.mark.parametrize("option", ["grid", "methods", "data"])
+@pytest.mark.parametrize("text", ["", " ", ","])
+def test_an_option_that_names_nothing_is_refused(option, text):
+    with pytest.raises(UsageError, match=f"--{option}.*names nothing"):
+        plan(Request(**{option: text}))
+
+
+def test_odd_spellings_of_the_same_grid():
+    plain = plan(Request(grid="table3"))
+    assert plan(Request(grid=" table3 ,table3,", methods=" pmal,")) == plain
+
+
 def test_the_command_of_a_variation_makes_the_grid():
     request = Request(grid="lambda", data="tinyimagenet", settings=["optimization.margin=0.8"])
     for one in plan(request):

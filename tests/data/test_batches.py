@@ -1,6 +1,7 @@
 import errno
 import multiprocessing
 import os
+import signal
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from pmal.data.decode import encode_png
 from pmal.data.decoded import DecodedImages, scratch_file
 from pmal.data.loading import SampleDataset, load_images
 from pmal.data.sources.folder import open_folder
-from pmal.errors import DataError
+from pmal.errors import DataError, PmalError
 
 
 @given(st.integers(1, 200), st.integers(1, 64), st.integers(0, 5))
@@ -225,3 +226,16 @@ def test_some_images_of_a_larger_set():
     batches = list(chosen.stream([torch.tensor([2, 0]), torch.tensor([1])]))
     assert torch.cat(batches).flatten().tolist() == [11, 3, 7]
     assert chosen.fingerprint() != ChosenImages(whole, torch.tensor([3, 7, 12])).fingerprint()
+
+
+def test_a_worker_that_dies_is_told_of_in_one_line_and_its_end_is_left_to_us(photos):
+    """torch would have its own handler of SIGCHLD raise wherever the program is."""
+    before = signal.getsignal(signal.SIGCHLD)
+    streamed = StreamedImages(SampleDataset(photos, 8, 3), torch.device("cpu"), workers=1)
+    list(streamed.stream(sequential_plan(12, 4)))
+    assert signal.getsignal(signal.SIGCHLD) is before
+    [worker] = multiprocessing.active_children()
+    worker.kill()
+    with pytest.raises(PmalError, match=r"^a process that decodes images died: [^\n]*fewer --workers$"):
+        list(streamed.stream(sequential_plan(12, 4)))
+    assert len(list(streamed.stream(sequential_plan(12, 4)))) == 3

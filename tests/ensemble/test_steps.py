@@ -37,7 +37,8 @@ def test_a_captured_step_does_what_the_eager_one_does(optimizer):
         chosen = make_optimizer(model, config)
         step = EagerStep(objective, chosen, average, "float32", lambda loss: None)
         if captured:
-            step = GraphStep(step, model, images[0], labels[0])
+            eager, step = step, GraphStep(step, model, images[0], labels[0])
+            assert step.seconds(eager, model) > 0, "and everything is as before"
         losses = []
         for i, (x, y) in enumerate(zip(images, labels, strict=True)):
             set_rate(chosen, rate * (i + 1) / 12)
@@ -127,5 +128,6 @@ def test_a_step_is_captured_with_its_exchanges(nccl_group):
         chosen = make_optimizer(model, TrainingConfig(learning_rate=0.01))
         eager = EagerStep(objective, chosen, None, "float32", lambda loss: None, ranks)
         step = GraphStep(eager, model, images[0], labels[0])
+        assert step.seconds(eager, model) > 0
         losses.append([float(step(x, y)) for x, y in zip(images, labels, strict=True)])
     assert losses[1] == pytest.approx(losses[0], rel=0.01)

@@ -1,10 +1,13 @@
 """The loop on a tiny network with everything that has state: batch norm, dropout, momentum, averaging."""
 
+import contextlib
 import dataclasses
+import gc
 import json
 import os
 import signal
 import types
+import weakref
 
 import numpy as np
 import pytest
@@ -189,11 +192,13 @@ def test_a_step_is_captured_by_all_processes_or_by_none(data, tmp_path, monkeypa
             return max(number, others_fail)
 
     class Captured:
-        seconds = 0.0
-
         def __init__(self, *_):
             if fails:
                 raise RuntimeError("cannot wait")
+
+        def seconds(self, *_):
+            assert not others_fail, "exchanges in it would wait for the others for ever"
+            return 0.0
 
     said = []
     display = Silent()
@@ -211,11 +216,12 @@ def test_a_step_that_the_compiler_fails_at_is_captured_as_it_is_written(data, tm
     tried = []
 
     class Captured:
-        seconds = 0.0
-
         def __init__(self, step, *_):
             tried.append(step.objective)
             assert step.objective != "compiled", "expected stride 16==1"  # as generated code says it
+
+        def seconds(self, *_):
+            return 0.0
 
     said, display = [], Silent()
     display.say = said.append
@@ -236,13 +242,65 @@ def test_a_step_is_compiled_where_the_rest_of_the_training_takes_long(
 ):
     class Captured:
         def __init__(self, step, *_):
-            self.objective, self.seconds = step.objective, training.COMPILE_SECONDS / 11
+            self.objective = step.objective
+
+        def seconds(self, *_):
+            return training.COMPILE_SECONDS / 11
 
     monkeypatch.setattr(training, "compiled", lambda objective: "compiled")
     monkeypatch.setattr(training, "GraphStep", Captured)
     loop = training._Loop("net", make_model(), "plain", data, CONFIG, 5, tmp_path / "it", make_session())
     loop.device, loop.step = torch.device("cuda"), steps_done  # of 16
     assert loop.choose_step(None, None).objective == expected
+
+
+def test_a_step_is_compiled_by_all_processes_or_by_none(data, tmp_path, monkeypatch):
+    class Others(Ranks):
+        """They ask in the same order, and have no compiler."""
+
+        answers = (0, 0, 1)
+
+        def largest(self, number):
+            first, *self.answers = self.answers
+            return max(number, first)
+
+    monkeypatch.setattr(training, "COMPILE_SECONDS", 0)
+    monkeypatch.setattr(training, "compiled", lambda objective: "compiled")
+    monkeypatch.setattr(
+        training, "GraphStep", lambda step, *_: types.SimpleNamespace(of=step, seconds=lambda *_: 0.0)
+    )
+    session = Session(CPU, Resources(), Silent(), ranks=Others())
+    loop = training._Loop("net", make_model(), "plain", data, CONFIG, 5, tmp_path / "it", session)
+    loop.device = torch.device("cuda")
+    assert loop.choose_step(None, None).of.objective == "plain"
+
+
+def test_an_interrupted_training_lets_go_of_its_images(data, tmp_path):
+    """Workers that decode them end then; the garbage collector would come for them late."""
+    run(data, tmp_path / "first")  # torch's first optimizer keeps who asked for it
+    data = dataclasses.replace(data, images=ResidentImages(data.images.images, CPU))
+    left = weakref.ref(data.images)
+    gc.disable()
+    try:
+        with contextlib.suppress(Interrupted):
+            run(data, tmp_path / "second", before_step=lambda step: os.kill(os.getpid(), signal.SIGINT))
+        del data
+        assert left() is None
+    finally:
+        gc.enable()
+
+
+def test_workers_that_a_signal_to_the_group_ended_are_no_accident(data, tmp_path):
+    class Dying(ResidentImages):
+        def stream(self, plan):
+            os.kill(os.getpid(), signal.SIGTERM)
+            raise PmalError("a process that decodes images died")
+            yield
+
+    dying = dataclasses.replace(data, images=Dying(data.images.images, CPU))
+    with pytest.raises(Interrupted, match="the last checkpoint stays") as caught:
+        run(dying, tmp_path)
+    assert caught.value.exit_code == 143
 
 
 def test_every_sample_is_seen_at_most_once_an_epoch(data, tmp_path):

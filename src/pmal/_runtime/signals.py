@@ -1,6 +1,7 @@
 """SIGINT and SIGTERM become a request that work looks at where it is safe to stop."""
 
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -12,12 +13,6 @@ from pmal.errors import Interrupted
 STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
-def interruption(number: int, message: str) -> Interrupted:
-    """The error to raise. Worker processes end with us, and torch is not to report each as an accident."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    return Interrupted(number, message)
-
-
 class StopRequest:
     """Set by a signal, looked at between two steps of a training."""
 
@@ -27,7 +22,7 @@ class StopRequest:
         """Raise `Interrupted` if a signal came; `done` says what is safe on disk."""
         number, self.signal_number = self.signal_number, None
         if number is not None:
-            raise interruption(number, f"interrupted: {done}; run the same command again to go on")
+            raise Interrupted(number, f"interrupted: {done}; run the same command again to go on")
 
 
 @contextlib.contextmanager
@@ -46,7 +41,7 @@ def deferred_signals(patient: bool = False) -> Iterator[StopRequest]:
     def remember(number: int, frame: FrameType | None) -> None:
         if request.signal_number is not None and not patient:
             request.signal_number = None
-            raise interruption(number, "interrupted twice: stopped at once; the last checkpoint stays")
+            raise Interrupted(number, "interrupted twice: stopped at once; the last checkpoint stays")
         request.signal_number = number
 
     before = {number: signal.signal(number, remember) for number in STOPPING}
@@ -62,23 +57,24 @@ def deferred_signals(patient: bool = False) -> Iterator[StopRequest]:
 
 @contextlib.contextmanager
 def uninterrupted_starts() -> Iterator[None]:
-    """Processes started meanwhile do not see Ctrl-C, which reaches the whole group, until they say so.
+    """Processes started meanwhile do not see a signal to the whole group, as Ctrl-C is, until they say so.
 
-    For this one it comes afterwards: half-started workers cannot be ended in order.
+    For this one it comes afterwards: half-started workers cannot be ended in order, and who hands a dead one
+    what it works on waits for ever.
     """
-    resource_tracker.ensure_running()  # its start lets signals through again
     with deferred_signals(patient=True):
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        resource_tracker.ensure_running()  # its start lets signals through again
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
         try:
             yield
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def leave_interrupts_to_parent(worker: int) -> None:
-    """In a worker of a DataLoader: the parent saves first and then ends it (by SIGTERM)."""
+def leave_interrupts_to_parent(worker: int = 0) -> None:
+    """In a process started so, such as a worker of a DataLoader: the parent saves first and then ends it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
 
 
 def raise_on_signals(advice: str) -> None:
@@ -88,7 +84,19 @@ def raise_on_signals(advice: str) -> None:
     """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        raise interruption(number, f"interrupted: {advice}")
+        if _in_destructor(frame):
+            again = threading.Timer(0.05, os.kill, [os.getpid(), number])
+            again.daemon = True
+            again.start()
+            return
+        raise Interrupted(number, f"interrupted: {advice}")
 
     for number in STOPPING:
         signal.signal(number, interrupt)
+
+
+def _in_destructor(frame: FrameType | None) -> bool:
+    """Where Python prints an error and goes on, as if nothing had come: workers of a DataLoader end so."""
+    while frame is not None and frame.f_code.co_name != "__del__":
+        frame = frame.f_back
+    return frame is not None

@@ -95,7 +95,7 @@ def finish_rank(code: int) -> None:
         _exit(code)
 
 
-def fail_rank(error: Exception, message: str, code: int) -> NoReturn:
+def fail_rank(error: BaseException, message: str, code: int) -> NoReturn:
     """Say what went wrong, once for all processes, and be gone.
 
     An orderly end of the interpreter would wait for exchanges that nobody answers any more.
@@ -113,7 +113,7 @@ def _exit(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _first_to_say(error: Exception, message: str) -> bool:
+def _first_to_say(error: BaseException, message: str) -> bool:
     """Whether no other process has said this, or anything that this is a mere consequence of."""
     if "store" not in _opened:  # before they meet, all processes of a machine are wrong in the same way
         return not isinstance(error, UsageError) or os.environ.get("LOCAL_RANK", "0") == "0"

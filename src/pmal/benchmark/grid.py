@@ -96,10 +96,10 @@ def usual_recipe(source: str) -> str:
 
 
 def _methods(request: Request) -> list[str]:
-    usual = "pmal" if request.grid else "softmax,pmal"
-    if request.grid and request.methods not in (None, "pmal"):
+    usual = "softmax,pmal" if request.grid is None else "pmal"
+    given = _names(usual if request.methods is None else request.methods, "--methods")
+    if request.grid is not None and given != ["pmal"]:
         raise UsageError(f"--grid {request.grid} varies settings of pmal: leave --methods out")
-    given = words(request.methods or usual)
     names = [name for name in method_names() if name != LONG] if given == ["all"] else given
     for name in names:
         if name not in method_names():
@@ -110,15 +110,15 @@ def _methods(request: Request) -> list[str]:
 def _variants(request: Request) -> list[tuple[str | None, tuple[str, ...]]]:
     """The settings of each variant of each grid, with the grid's name; or those of the request alone."""
     base = tuple(request.settings)
-    sweeps = [(grid, sweep) for grid in words(request.grid or "") for sweep in find_grid(grid)]
-    return [(grid, base + variant.settings) for grid, sweep in sweeps for variant in sweep.variants] or [
-        (None, base)
-    ]
+    if request.grid is None:
+        return [(None, base)]
+    sweeps = [(grid, sweep) for grid in _names(request.grid, "--grid") for sweep in find_grid(grid)]
+    return [(grid, base + variant.settings) for grid, sweep in sweeps for variant in sweep.variants]
 
 
 def _problems(request: Request) -> Iterator[tuple[str, str, int]]:
     """Data set, family and split."""
-    for source in words(request.data):
+    for source in _names(request.data, "--data"):
         if not is_named(source) and not Path(source).expanduser().exists():
             open_source(source, None)  # says what is wrong with the name
         family = resolve_family(source, request)
@@ -157,6 +157,13 @@ def words(text: str) -> list[str]:
     ['softmax', 'pmal']
     """
     return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _names(text: str, option: str) -> list[str]:
+    """A list that nobody leaves empty on purpose."""
+    if not (found := words(text)):
+        raise UsageError(f"{option} '{text}' names nothing: write names separated by commas, or leave it out")
+    return found
 
 
 def whole_numbers(text: str, option: str) -> list[int]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from pmal._runtime.devices import choose_device
 from pmal._runtime.progress import Display, Lines
 from pmal._runtime.session import Session, open_session
-from pmal._runtime.signals import raise_on_signals
+from pmal._runtime.signals import leave_interrupts_to_parent, raise_on_signals, uninterrupted_starts
 from pmal.benchmark.grid import Planned
 from pmal.benchmark.running import Places, run_cell
 from pmal.benchmark.shared import Key, classifier_keys
@@ -92,8 +92,9 @@ def run_at_once(
                 display.say(f"cell {position + 1} of {len(planned)}: {planned[position].cell.name}")
                 words = (planned[position], places, resources, position, beside)
                 process = context.Process(target=_work, args=words)
-                process.start()
-                running.append(_Running(process, position, training))
+                with uninterrupted_starts():
+                    process.start()
+                    running.append(_Running(process, position, training))
                 for other in running:  # the most that ever ran beside it
                     beside[other.position] = max(beside[other.position], len(running) - 1)
                 continue
@@ -157,9 +158,10 @@ def _work(
     """A cell in a process of its own."""
     # Ctrl-C in a terminal would come twice, from it and from the parent, and a second signal saves nothing.
     os.setpgrp()
-    raise_on_signals(GO_ON)
-    threading.Thread(target=_follow_parent, daemon=True).start()
+    leave_interrupts_to_parent()  # one that came while this process started
     try:
+        raise_on_signals(GO_ON)
+        threading.Thread(target=_follow_parent, daemon=True).start()
         session = open_session(resources, Named(Lines(), f"cell {position + 1}"))
         run_cell(one, places, session, lambda: int(beside[position]))
     except (PmalError, OSError) as error:

@@ -1,5 +1,6 @@
 """Batches of uint8 images on the device: from memory where the set fits, else through worker processes."""
 
+import contextlib
 import functools
 import hashlib
 import warnings
@@ -10,6 +11,7 @@ from typing import Any, ClassVar, Protocol
 
 import torch
 from torch.utils.data import DataLoader
+from torch.utils.data._utils import signal_handling
 
 from pmal._runtime.signals import leave_interrupts_to_parent, uninterrupted_starts
 from pmal.data.fitting import usable_cores
@@ -139,9 +141,8 @@ class StreamedImages:
         """The batches of a plan in the CPU's memory, pinned for a GPU."""
         if not plan:
             return
-        batches = self._start(plan)
         try:
-            yield from batches
+            yield from self._start(plan)
             return
         except DataError as error:
             # torch hands a worker's error on with its traceback; the last line is the message itself.
@@ -152,7 +153,6 @@ class StreamedImages:
             error.__traceback__ = None if lost is not error else error.__traceback__
         # torch's error refers to itself and, by its traceback, to the workers: they would live on until the
         # garbage collector finds them, and then be waited for, 5 s each.
-        del batches
         self._loader = None
         raise lost
 
@@ -179,7 +179,7 @@ class StreamedImages:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "This DataLoader will create")  # more than cores, as was asked
             self._loader = self._loader or self._make_loader()
-            with uninterrupted_starts():
+            with uninterrupted_starts(), _unwatched_starts():
                 return iter(self._loader)
 
     def _make_loader(self) -> DataLoader[torch.Tensor]:
@@ -241,7 +241,22 @@ def uploaded(batches: Iterable[torch.Tensor], device: torch.device) -> Iterator[
         yield from work_on_next()
 
 
-def worker_died(error: RuntimeError) -> Exception:
+@contextlib.contextmanager
+def _unwatched_starts() -> Iterator[None]:
+    """Keep torch from its handler of SIGCHLD: it raises an error wherever the program is when a worker dies.
+
+    A signal to the whole process group ends workers too, and that is no accident. Who waits for a batch of a
+    dead worker is told all the same, within 5 s.
+    """
+    before = signal_handling._SIGCHLD_handler_set
+    signal_handling._SIGCHLD_handler_set = True
+    try:
+        yield
+    finally:
+        signal_handling._SIGCHLD_handler_set = before
+
+
+def worker_died(error: Exception) -> Exception:
     """torch's error about a lost worker in our words; any other error as it is."""
     if "DataLoader worker" not in str(error):
         return error

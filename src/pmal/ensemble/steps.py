@@ -83,10 +83,7 @@ def compiled(objective: Objective) -> Objective | None:
 
 
 class GraphStep:
-    """The same step as a CUDA graph, for batches of one shape. Nothing in it may wait for the device.
-
-    `seconds` is what it takes, as things are on the device when it is captured.
-    """
+    """The same step as a CUDA graph, for batches of one shape. Nothing in it may wait for the device."""
 
     def __init__(self, step: EagerStep, model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> None:
         torch.cuda.synchronize(labels.device)  # libraries time their algorithms: nothing else may run
@@ -96,7 +93,6 @@ class GraphStep:
             current = torch.cuda.current_stream()
             try:
                 self.graph, self.loss = self._capture(step)
-                self.seconds = _seconds(self.graph.replay)
             except Exception:
                 torch.cuda.set_stream(current)  # torch does not come back from a capture that failed
                 renew_random_state(labels.device)
@@ -128,6 +124,18 @@ class GraphStep:
         self.labels.copy_(labels, non_blocking=True)
         self.graph.replay()
         return self.loss.clone()
+
+    def seconds(self, step: EagerStep, model: nn.Module) -> float:
+        """What it takes, as things are on the device; it is given what it was captured from.
+
+        Of several processes all must ask, once all have captured it: the steps that are timed exchange.
+        """
+        restore = _snapshot(model, step, self.labels.device)
+        try:
+            with torch.cuda.device(self.labels.device):
+                return _seconds(self.graph.replay)
+        finally:
+            restore()
 
 
 def _seconds(replay: Callable[[], None]) -> float:

@@ -128,6 +128,7 @@ def train_together(
         finally:
             for loop in loops:
                 loop.lane.join()
+                loop.take_step = None  # it refers to the loop, and with that workers would outlive a training
 
 
 def _run(loops: Sequence["_Loop"], stop: StopRequest, advance: Callable[[int], None]) -> None:
@@ -136,8 +137,8 @@ def _run(loops: Sequence["_Loop"], stop: StopRequest, advance: Callable[[int], N
             advance(loops[index].batch_size)
             if loops[index].may_stop:
                 _stop_if_asked(loops, stop)
-    except RuntimeError as error:
-        # A worker that a signal ended with us; torch says so in the middle of whatever runs.
+    except (RuntimeError, PmalError) as error:
+        # Workers that a signal to the whole process group has ended with us are no accident.
         stop.check("the last checkpoint stays")
         raise worker_died(error) from None
 
@@ -270,8 +271,11 @@ class _Loop:
         captured = self.capture("captured", eager, images, labels)
         if captured is None:
             return eager
-        worth_it = captured.seconds * (self.total_steps - self.step) >= COMPILE_SECONDS
-        if not self.ranks.largest(int(worth_it)) or (fused := compiled(self.objective)) is None:
+        left = captured.seconds(eager, self.model) * (self.total_steps - self.step)
+        if not self.ranks.largest(int(left >= COMPILE_SECONDS)):
+            return captured
+        fused = compiled(self.objective)
+        if self.ranks.largest(int(fused is None)) or fused is None:  # here or in another process
             return captured
         del captured  # memory for the other; and a capture that fails would part it from its random numbers
         fast = self.capture("compiled", self.make_step(fused), images, labels)
