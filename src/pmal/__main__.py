@@ -9,8 +9,12 @@ from pmal._runtime.launch import is_alone
 
 
 def main() -> None:
-    from pmal.cli import app
-    from pmal.errors import PmalError
+    try:
+        from pmal.cli import app
+        from pmal.errors import PmalError
+    except KeyboardInterrupt:  # later ones are told of by the commands
+        print("error: interrupted: nothing was begun", file=sys.stderr)
+        sys.exit(130)
 
     # A terminal that cannot show a letter gets a question mark, not a traceback.
     for stream in (sys.stdout, sys.stderr):

@@ -113,7 +113,7 @@ def fit(
         "training": {"epochs": epochs},
     }
     config = _configure(recipe, named, assignments or [])
-    out = out or Path("runs") / _run_name(config)
+    out = _outside_data(out or Path("runs") / _run_name(config), config)
     resources = Resources(device, data_root, workers, memory_limit, checkpoint_seconds, cache)
     session = start_shared_session(resources, as_json)
 
@@ -294,7 +294,7 @@ def audit(
         # Nothing is rejected here, so that no image need be kept from the ranking for a threshold.
         usual = ["method=softmax", "ensemble.size=2", "data.held_out=0"]
         config = _configure(recipe, named, [*usual, *(assignments or [])])
-        out = out or Path("runs") / f"audit-{_run_name(config)}"
+        out = _outside_data(out or Path("runs") / f"audit-{_run_name(config)}", config)
         run = out / "run"
         check_auditable(run, config)
         pipeline.fit(config, run, session)
@@ -333,13 +333,20 @@ def _open_model(
 
 def _configure(recipe: str | None, named: dict[str, Any], assignments: list[str]) -> RunConfig:
     """Defaults, then the recipe, then `--set`, then the options by name."""
-    given = merge(*(parse_assignment(text) for text in assignments), _given(named))
+    given = merge(*map(_parse_set, assignments), _given(named))
     if recipe is None:
         recipe = "sample" if _source(given) == "sample" else "standard"
     from pmal.data.sources.registry import absolute_source
 
     settings = merge(read_recipe(recipe), given)
     return build(RunConfig, merge(settings, {"data": {"source": absolute_source(_source(settings))}}))
+
+
+def _parse_set(text: str) -> dict[str, Any]:
+    """As a setting, checked by itself: an option by name that stands above it would hide what is wrong."""
+    parsed = parse_assignment(text)
+    build(RunConfig, parsed)
+    return parsed
 
 
 def _source(settings: dict[str, Any]) -> str:
@@ -357,6 +364,13 @@ def _run_name(config: RunConfig) -> str:
     words = [Path(config.data.source).name, config.method, config.data.family, str(config.data.split)]
     name = "-".join([*words, config.encoder.name, f"seed{config.seed}"]).replace("/", "-")
     return "".join(letter if letter.isprintable() else "_" for letter in name)
+
+
+def _outside_data(out: Path, config: RunConfig) -> Path:
+    from pmal.data.sources.registry import check_outside
+
+    check_outside(out, config.data.source)
+    return out
 
 
 def _temperature(text: str) -> float:

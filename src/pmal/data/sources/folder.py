@@ -72,6 +72,15 @@ def open_folder(path: str | Path) -> Source:
     return Source(folder.name, train, _in_classes_of(train, test, test_folder))
 
 
+def holds_samples_at(folder: Path, inside: Path) -> bool:
+    """Whether files at the path `inside` are, or would become, samples of the data set in the folder."""
+    if not folder.is_dir():
+        return False
+    train, test = _part_folders(folder)
+    parts = [folder] if test is None else [train, test]
+    return any(inside.resolve().is_relative_to(part.resolve()) for part in parts)
+
+
 def list_files(folder: str | Path) -> list[str]:
     """The sorted paths, relative to the folder and with "/" between their parts, of all its samples.
 

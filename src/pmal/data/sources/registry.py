@@ -14,7 +14,7 @@ from pathlib import Path
 from pmal.data.samples import Samples, Source
 from pmal.data.sources._named import NAMED, NamedSet
 from pmal.data.sources.cifar import read_cifar100_test
-from pmal.data.sources.folder import open_folder
+from pmal.data.sources.folder import holds_samples_at, open_folder
 from pmal.data.sources.npz import open_npz
 from pmal.data.sources.parquet import open_parquet
 from pmal.errors import DataError, UsageError, did_you_mean
@@ -77,6 +77,15 @@ def open_source(source: str, data_root: str | Path | None) -> Source:
     raise UsageError(
         f"'{source}': no such folder, and no data set of that name:{hint} Valid: {', '.join(names)}"
     )
+
+
+def check_outside(out: Path, source: str) -> None:
+    """Refuse to write results among the images: the next time they would be read as a class."""
+    folder = Path(os.path.expanduser(source))
+    if not is_named(source) and not any(folder.glob("*.parquet")) and holds_samples_at(folder, out):
+        raise UsageError(
+            f"--out {out} lies in the data {folder}, where it would be read as a class: choose another --out"
+        )
 
 
 def _open_path(path: Path) -> Source:

@@ -1,0 +1,81 @@
+"""Mistakes that would pass for success, or cost a user's results, as a user meets them."""
+
+import builtins
+import shutil
+
+import pytest
+
+from pmal.__main__ import main
+from tests import test_cli
+from tests.report_runs import NAMES, write_photos
+
+call = test_cli.call
+assert_one_line_error = test_cli.assert_one_line_error
+WORDS = ["--encoder", "small", "--epochs", 1, "--no-report", "--set", "training.batch_size=16"]
+
+
+@pytest.fixture
+def photos(tmp_path):
+    return write_photos(tmp_path / "photos")
+
+
+@pytest.mark.parametrize("text", ["data=3", "encoder=small", "training.epochs=1.5"])
+def test_an_option_by_name_does_not_hide_a_wrong_set(call, photos, tmp_path, text):
+    result = call("fit", photos, *WORDS, "--out", tmp_path / "run", "--set", text)
+    assert_one_line_error(result, 2, text.partition("=")[0], "expected")
+
+
+@pytest.mark.parametrize("command", ["fit", "audit"])
+def test_results_are_not_written_among_the_images(call, photos, command):
+    before = sorted(photos.rglob("*"))
+    for out in (photos, photos / "run", photos / NAMES[0] / "run"):
+        result = call(command, photos, "--epochs", 1, "--out", out)
+        assert_one_line_error(result, 2, f"--out {out}", "choose another --out")
+    assert sorted(photos.rglob("*")) == before
+
+
+def test_the_customary_run_folder_is_refused_inside_the_images_too(call, photos, monkeypatch):
+    monkeypatch.chdir(photos)
+    assert_one_line_error(call("fit", ".", *WORDS), 2, "--out runs/")
+    assert not (photos / "runs").exists()
+
+
+def test_a_run_is_not_measured_on_images_that_it_may_have_learned(call, photos, tmp_path):
+    run = tmp_path / "run"
+    assert call("fit", photos, "--method", "softmax", *WORDS, "--out", run)[0] == 0
+    assert call("evaluate", run)[0] == 0
+    picture = next((photos / NAMES[0]).iterdir())
+    shutil.copy(picture, picture.with_name("zzz.png"))
+    assert_one_line_error_at_the_end(call("evaluate", run), 3, str(run), "other images")
+    picture.with_name("zzz.png").unlink()
+    assert call("evaluate", run)[0] == 0
+
+
+def assert_one_line_error_at_the_end(result, code, *parts):
+    """After lines of progress."""
+    *_, last = result[2].splitlines(keepends=True)
+    assert_one_line_error((result[0], result[1], last), code, *parts)
+
+
+def test_test_images_may_be_added_where_they_have_a_folder(call, photos, tmp_path):
+    for part in ("train", "test"):
+        shutil.copytree(photos, tmp_path / "parts" / part)
+    run = tmp_path / "run"
+    assert call("fit", tmp_path / "parts", "--method", "softmax", *WORDS, "--out", run)[0] == 0
+    picture = next((tmp_path / "parts" / "test" / NAMES[0]).iterdir())
+    shutil.copy(picture, picture.with_name("zzz.png"))
+    assert call("evaluate", run)[0] == 0
+
+
+def test_a_ctrl_c_before_the_command_begins_is_one_line(monkeypatch, capsys):
+    genuine = builtins.__import__
+
+    def interrupted(name, *words):
+        if name == "pmal.cli":
+            raise KeyboardInterrupt
+        return genuine(name, *words)
+
+    monkeypatch.setattr(builtins, "__import__", interrupted)
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert_one_line_error((caught.value.code, "", capsys.readouterr().err), 130, "interrupted")
