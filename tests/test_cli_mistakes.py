@@ -79,3 +79,19 @@ def test_a_ctrl_c_before_the_command_begins_is_one_line(monkeypatch, capsys):
     with pytest.raises(SystemExit) as caught:
         main()
     assert_one_line_error((caught.value.code, "", capsys.readouterr().err), 130, "interrupted")
+
+
+def test_the_version_is_told(call):
+    from pmal import __version__
+
+    assert call("--version")[:2] == (0, f"pmal {__version__}\n")
+
+
+def test_a_benchmark_that_cannot_be_worked_on_fails_before_its_first_cell(call, tmp_path):
+    (tmp_path / "work").touch()
+    words = ["--methods", "softmax", "--epochs", 1, "--out", tmp_path / "ledger", "--work", tmp_path / "work"]
+    assert_one_line_error(call("benchmark", *words), 2, f"cannot write to {tmp_path / 'work'}")
+
+
+def test_what_is_no_run_is_told_with_what_is_one(call, tmp_path):
+    assert_one_line_error(call("evaluate", tmp_path), 3, str(tmp_path), "`pmal fit`")

@@ -39,6 +39,7 @@ from pmal.commands.options import (
     SetOption,
     ThresholdOption,
     WorkersOption,
+    general,
     start_display,
     start_session,
     start_shared_session,
@@ -69,6 +70,7 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.callback()(general)
 app.add_typer(data_app, name="data")
 app.add_typer(benchmark_app, name="benchmark")
 

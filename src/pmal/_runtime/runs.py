@@ -94,7 +94,8 @@ def read_config(path: Path) -> RunConfig:
     try:
         text = (path / CONFIG).read_text(encoding="utf-8")
     except (OSError, ValueError):
-        raise DataError(f"{path}: not a run folder (no readable {CONFIG} in it)") from None
+        fix = "name the folder that `pmal fit` left"
+        raise DataError(f"{path}: not a run folder (no readable {CONFIG} in it): {fix}") from None
     return build(RunConfig, parse_toml(text, str(path / CONFIG)))
 
 

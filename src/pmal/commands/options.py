@@ -59,6 +59,22 @@ AGAIN = "nothing was written"
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
 
 
+def _show_version(asked: bool) -> None:
+    if asked:
+        from pmal import __version__
+
+        print(f"pmal {__version__}")
+        raise typer.Exit
+
+
+def general(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it and exit.")
+    ] = False,
+) -> None:
+    """What stands before the name of a command; its help is that of `pmal`."""
+
+
 def start_session(resources: Resources, quiet: bool, advice: str = GO_ON) -> "Session":
     """Devices checked, display chosen, signals turned into an orderly end that gives the advice."""
     display = start_display(quiet, advice)
