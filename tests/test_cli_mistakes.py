@@ -1,7 +1,10 @@
 """Mistakes that would pass for success, or cost a user's results, as a user meets them."""
 
 import builtins
+import os
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -95,3 +98,26 @@ def test_a_benchmark_that_cannot_be_worked_on_fails_before_its_first_cell(call, 
 
 def test_what_is_no_run_is_told_with_what_is_one(call, tmp_path):
     assert_one_line_error(call("evaluate", tmp_path), 3, str(tmp_path), "`pmal fit`")
+
+
+def test_a_reader_that_has_read_enough_is_no_error():
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = pmal_to(writer, "--version")
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full on this system")
+def test_output_that_finds_no_room_is_one_line():
+    done = pmal_to(os.open("/dev/full", os.O_WRONLY), "data", "list")
+    assert (done.returncode, done.stderr) == (1, "error: standard output: No space left on device\n")
+
+
+def pmal_to(output, *words):
+    """The command with buffered output, as it usually is."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    command = [sys.executable, "-m", "pmal", *words]
+    try:
+        return subprocess.run(command, stdout=output, stderr=subprocess.PIPE, text=True, env=environment)
+    finally:
+        os.close(output)

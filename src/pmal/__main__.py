@@ -1,6 +1,7 @@
 """The `pmal` command: a user's mistake is told in one line, with the exit code of its kind."""
 
 import io
+import os
 import sys
 import traceback
 from typing import NoReturn
@@ -9,6 +10,13 @@ from pmal._runtime.launch import is_alone
 
 
 def main() -> None:
+    try:
+        _command()
+    except SystemExit as ended:
+        sys.exit(_flush_output(ended.code))
+
+
+def _command() -> None:
     try:
         from pmal.cli import app
         from pmal.errors import PmalError
@@ -38,6 +46,19 @@ def main() -> None:
         if is_alone():
             raise
         _end(error, traceback.format_exc(), PmalError.exit_code)
+
+
+def _flush_output(code: str | int | None) -> str | int | None:
+    """The exit code. What was printed last is out now: at the interpreter's end it would be an ugly loss."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):  # who closes a pipe has read enough
+            print(f"error: standard output: {error.strerror}", file=sys.stderr)
+        return code or 1
+    return code
 
 
 def _end(error: Exception, message: str, code: int) -> NoReturn:
