@@ -28,6 +28,19 @@ def test_an_option_by_name_does_not_hide_a_wrong_set(call, photos, tmp_path, tex
     assert_one_line_error(result, 2, text.partition("=")[0], "expected")
 
 
+@pytest.mark.parametrize("text", ["epochs = 3", '[training]\nepochs = "many"', "[training"])
+def test_what_is_wrong_with_a_recipe_is_told_with_its_file(call, photos, tmp_path, text):
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text(text)
+    result = call("fit", photos, "--epochs", 1, "--recipe", recipe, "--out", tmp_path / "run")
+    assert_one_line_error(result, 2, str(recipe))
+
+
+def test_damaged_settings_of_a_run_are_bad_data(call, tmp_path):
+    (tmp_path / "config.toml").write_text("[data")
+    assert_one_line_error(call("evaluate", tmp_path), 3, str(tmp_path), "config.toml", "fit a new run")
+
+
 @pytest.mark.parametrize("command", ["fit", "audit"])
 def test_results_are_not_written_among_the_images(call, photos, command):
     before = sorted(photos.rglob("*"))

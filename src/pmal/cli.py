@@ -39,6 +39,7 @@ from pmal.commands.options import (
     SetOption,
     ThresholdOption,
     WorkersOption,
+    checked,
     general,
     start_display,
     start_session,
@@ -335,20 +336,13 @@ def _open_model(
 
 def _configure(recipe: str | None, named: dict[str, Any], assignments: list[str]) -> RunConfig:
     """Defaults, then the recipe, then `--set`, then the options by name."""
-    given = merge(*map(_parse_set, assignments), _given(named))
+    given = merge(*(checked(parse_assignment(text)) for text in assignments), _given(named))
     if recipe is None:
         recipe = "sample" if _source(given) == "sample" else "standard"
     from pmal.data.sources.registry import absolute_source
 
-    settings = merge(read_recipe(recipe), given)
+    settings = merge(checked(read_recipe(recipe), f"recipe {recipe}: "), given)
     return build(RunConfig, merge(settings, {"data": {"source": absolute_source(_source(settings))}}))
-
-
-def _parse_set(text: str) -> dict[str, Any]:
-    """As a setting, checked by itself: an option by name that stands above it would hide what is wrong."""
-    parsed = parse_assignment(text)
-    build(RunConfig, parsed)
-    return parsed
 
 
 def _source(settings: dict[str, Any]) -> str:
