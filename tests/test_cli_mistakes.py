@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from pmal.__main__ import main
+from pmal._runtime.runs import open_run, read_config
 from tests import test_cli
 from tests.report_runs import NAMES, write_photos
 
@@ -65,6 +66,40 @@ def test_a_run_is_not_measured_on_images_that_it_may_have_learned(call, photos, 
     assert_one_line_error_at_the_end(call("evaluate", run), 3, str(run), "other images")
     picture.with_name("zzz.png").unlink()
     assert call("evaluate", run)[0] == 0
+
+
+def test_a_run_that_must_not_be_touched_can_be_audited_elsewhere(call, photos, tmp_path):
+    run = tmp_path / "run"
+    assert call("fit", photos, *WORDS, "--out", run)[0] == 0
+    with open_run(run, read_config(run)):  # as a fit that is going on holds it
+        code, _, error = call("audit", run, "--out", tmp_path / "audit")
+    assert code == 0, error
+    assert (tmp_path / "audit" / "audit.csv").is_file()
+
+
+def test_an_audit_that_cannot_be_written_fails_before_any_image_is_read(call, photos, tmp_path):
+    run = tmp_path / "run"
+    assert call("fit", photos, *WORDS, "--out", run)[0] == 0
+    (tmp_path / "file").touch()
+    assert_one_line_error(call("audit", run, "--out", tmp_path / "file"), 2, "cannot write to")
+
+
+@pytest.mark.parametrize("known", ["", "a,,b", "a,b,"])
+def test_an_empty_name_of_a_known_class_is_told_with_its_option(call, photos, tmp_path, known):
+    result = call("fit", photos, *WORDS, "--known", known, "--out", tmp_path / "run")
+    assert_one_line_error(result, 2, f"--known '{known}'")
+
+
+def test_an_empty_source_is_not_the_current_folder(call, photos, tmp_path, monkeypatch):
+    monkeypatch.chdir(photos)
+    assert_one_line_error(call("fit", "", *WORDS, "--out", tmp_path / "run"), 2, "SOURCE is empty")
+
+
+def test_a_data_root_that_is_no_folder_is_told_beside_the_list(call, tmp_path):
+    code, out, error = call("data", "list", "--data-root", tmp_path / "nowhere")
+    assert (code, error.count("\n")) == (0, 1)
+    assert f"data root {tmp_path / 'nowhere'}: no such folder" in error
+    assert "mnist" in out
 
 
 def assert_one_line_error_at_the_end(result, code, *parts):

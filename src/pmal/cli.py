@@ -108,6 +108,8 @@ def fit(
     Run the same command again after an interruption: it goes on where it stopped.
     """
     names = [name.strip() for name in known.split(",")] if known is not None else None
+    if names and not all(names):
+        raise UsageError(f"--known '{known}': a name between two commas is empty: write it as cat,dog,owl")
     named = {
         "method": method,
         "seed": seed,

@@ -60,6 +60,12 @@ def find_source(name: str, data_root: str | Path | None) -> Path | None:
     return found[0]
 
 
+def missing_root(data_root: str | Path | None) -> Path | None:
+    """The data root that was named, where it is no folder."""
+    root = _root(data_root)
+    return root if root and not root.is_dir() else None
+
+
 def open_source(source: str, data_root: str | Path | None) -> Source:
     """A named set from below the data root (default $PMAL_DATA), or the folder or file at a path."""
     if source == SAMPLE:
@@ -194,6 +200,8 @@ def _tells(known: NamedSet) -> tuple[str, ...]:
 
 def absolute_source(source: str) -> str:
     """A path that stays right when it is used from another folder; names stay names."""
+    if not source:  # as a path it would be the current folder
+        raise UsageError("the SOURCE is empty: name a data set, a folder or a file")
     try:
         source.encode()
     except UnicodeEncodeError:
