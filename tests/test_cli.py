@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pmal._runtime.signals import STOPPING
 from pmal.data.decode import encode_png
 from pmal.mining import PrototypeSet, mine_prototypes
 

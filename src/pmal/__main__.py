@@ -1,6 +1,7 @@
 """The `pmal` command: a user's mistake is told in one line, with the exit code of its kind."""
 
 import io
+import os
 import signal
 import sys
 import traceback
@@ -13,6 +14,13 @@ NOT_BEGUN = "error: interrupted: nothing was written"
 
 
 def main() -> None:
+    try:
+        _command()
+    except SystemExit as ended:
+        sys.exit(_flush_output(ended.code))
+
+
+def _command() -> None:
     from pmal.errors import PmalError
 
     # A terminal that cannot show a letter gets a question mark, not a traceback.
@@ -44,6 +52,19 @@ def main() -> None:
         if is_alone():
             raise
         _end(error, traceback.format_exc(), PmalError.exit_code)
+
+
+def _flush_output(code: str | int | None) -> str | int | None:
+    """The exit code. What was printed last is out now: at the interpreter's end it would be an ugly loss."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):  # who closes a pipe has read enough
+            print(f"error: standard output: {error.strerror}", file=sys.stderr)
+        return code or 1
+    return code
 
 
 def _end(error: BaseException, message: str, code: int) -> NoReturn:

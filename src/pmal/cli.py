@@ -39,6 +39,8 @@ from pmal.commands.options import (
     SetOption,
     ThresholdOption,
     WorkersOption,
+    checked,
+    general,
     start_display,
     start_session,
     start_shared_session,
@@ -69,6 +71,7 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.callback()(general)
 app.add_typer(data_app, name="data")
 app.add_typer(benchmark_app, name="benchmark")
 
@@ -105,6 +108,8 @@ def fit(
     Run the same command again after an interruption: it goes on where it stopped.
     """
     names = [name.strip() for name in known.split(",")] if known is not None else None
+    if names and not all(names):
+        raise UsageError(f"--known '{known}': a name between two commas is empty: write it as cat,dog,owl")
     named = {
         "method": method,
         "seed": seed,
@@ -113,7 +118,7 @@ def fit(
         "training": {"epochs": epochs},
     }
     config = _configure(recipe, named, assignments or [])
-    out = out or Path("runs") / _run_name(config)
+    out = _outside_data(out or Path("runs") / _run_name(config), config)
     resources = Resources(device, data_root, workers, memory_limit, checkpoint_seconds, cache)
     session = start_shared_session(resources, as_json)
 
@@ -294,7 +299,7 @@ def audit(
         # Nothing is rejected here, so that no image need be kept from the ranking for a threshold.
         usual = ["method=softmax", "ensemble.size=2", "data.held_out=0"]
         config = _configure(recipe, named, [*usual, *(assignments or [])])
-        out = out or Path("runs") / f"audit-{_run_name(config)}"
+        out = _outside_data(out or Path("runs") / f"audit-{_run_name(config)}", config)
         run = out / "run"
         check_auditable(run, config)
         pipeline.fit(config, run, session)
@@ -330,12 +335,12 @@ def _open_model(
 
 def _configure(recipe: str | None, named: dict[str, Any], assignments: list[str]) -> RunConfig:
     """Defaults, then the recipe, then `--set`, then the options by name."""
-    given = merge(*(parse_assignment(text) for text in assignments), _given(named))
+    given = merge(*(checked(parse_assignment(text)) for text in assignments), _given(named))
     if recipe is None:
         recipe = "sample" if _source(given) == "sample" else "standard"
     from pmal.data.sources.registry import absolute_source
 
-    settings = merge(read_recipe(recipe), given)
+    settings = merge(checked(read_recipe(recipe), f"recipe {recipe}: "), given)
     return build(RunConfig, merge(settings, {"data": {"source": absolute_source(_source(settings))}}))
 
 
@@ -354,6 +359,13 @@ def _run_name(config: RunConfig) -> str:
     words = [Path(config.data.source).name, config.method, config.data.family, str(config.data.split)]
     name = "-".join([*words, config.encoder.name, f"seed{config.seed}"]).replace("/", "-")
     return "".join(letter if letter.isprintable() else "_" for letter in name)
+
+
+def _outside_data(out: Path, config: RunConfig) -> Path:
+    from pmal.data.sources.registry import check_outside
+
+    check_outside(out, config.data.source)
+    return out
 
 
 def _temperature(text: str) -> float:

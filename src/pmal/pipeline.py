@@ -37,7 +37,7 @@ from pmal.methods import METHODS
 from pmal.mining import PrototypeSet, QualityOptions, check_settings, count_pairs, mine_spaces
 from pmal.optimization.training import optimize_embedding
 from pmal.rejection.building import build_model, check_score
-from pmal.reporting.evaluation import measure_model
+from pmal.reporting.evaluation import check_unchanged, measure_model
 from pmal.serving.bundle import load_model, save_model
 
 
@@ -115,7 +115,7 @@ def run_stages(
         images = parts["test"], parts.get("unknown")
         figures = measure_model(model, softmax, *images, session.display, session.ranks)
         run.write("metrics.json", describe(config, task) | figures)
-    about = {"processes": session.ranks.size, **describe_environment(session.device)}
+    about = {"images": task.drawn(), "processes": session.ranks.size, **describe_environment(session.device)}
     run.seal({**describe(config, task), **about})
     yield "evaluation"
 
@@ -128,12 +128,10 @@ def evaluate(run: Path, session: Session | None = None) -> dict[str, Any]:
         raise DataError(f"{run}: not finished: run `pmal fit` again to finish it")
     model = load_model(run / "model", session.device)
     task, spec = open_task(config.data, session.resources.data_root), model.classifier.spec
-    if task.class_names != spec.class_names or task.test is None:
-        raise DataError(f"{run}: trained on other classes than the data hold now: fit a new run")
-    softmax = None
+    test_samples, softmax = check_unchanged(run, task, spec.class_names), None
     if METHODS[config.method].second:
         softmax = load_classifiers(run / "classifiers", 1, task.class_names, session)[0]
-    test = open_part("test", task.test, spec.image_shape, session)
+    test = open_part("test", test_samples, spec.image_shape, session)
     unknown = open_part("unknown", task.unknown, spec.image_shape, session) if task.unknown else None
     return describe(config, task) | measure_model(model, softmax, test, unknown, session.display)
 

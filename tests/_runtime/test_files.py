@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 
@@ -20,6 +21,18 @@ def test_a_failed_write_keeps_the_old_file(tmp_path):
         fail_half_way()
     assert read_json(path) == {"old": 1}
     assert [f.name for f in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_a_full_disk_is_told_with_the_file_that_found_no_room(tmp_path):
+    def fill_up(path):
+        with atomic_path(path) as temporary:
+            temporary.write_text("half")
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left") as caught:
+        fill_up(tmp_path / "a.onnx")
+    assert caught.value.filename == str(tmp_path / "a.onnx")
+    assert not list(tmp_path.iterdir())
 
 
 def test_mode_follows_the_umask(tmp_path):

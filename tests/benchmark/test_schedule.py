@@ -1,8 +1,12 @@
 """Several cells at a time: none waits for nothing, none trains what another one is training."""
 
+import errno
+
+from pmal._runtime.session import open_session
+from pmal.benchmark import schedule
 from pmal.benchmark.grid import Planned
 from pmal.benchmark.running import Places
-from pmal.benchmark.schedule import _next_ready, _Running
+from pmal.benchmark.schedule import _next_ready, _Running, run_one_by_one
 from pmal.benchmark.shared import classifier_keys
 from pmal.config import Resources
 from tests.benchmark.ledgers import tiny
@@ -25,3 +29,22 @@ def test_a_cell_waits_for_the_classifier_that_another_one_trains(tmp_path):
     position, still = _next_ready([1], running, planned, places, CPU)
     assert position == 1
     assert still == classifier_keys(tiny("pmal").config(), "cpu")[1:]
+
+
+def test_a_cell_without_room_on_the_disk_is_told_of_in_one_line(tmp_path, monkeypatch):
+    def fail(*words):
+        raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "weights"))
+
+    class Noted:
+        def __init__(self):
+            self.said = []
+            self.say = self.said.append
+
+    monkeypatch.setattr(schedule, "run_cell", fail)
+    cell, places = tiny("softmax"), Places(tmp_path / "out", tmp_path / "work")
+    noted = Noted()
+    assert run_one_by_one([Planned(cell)], places, open_session(CPU, noted)) == [cell.name]
+    [_, line] = noted.said
+    assert "\n" not in line
+    assert "No space left" in line
+    assert "weights" in line

@@ -148,6 +148,13 @@ def test_description_says_what_was_found():
     ]
 
 
+def test_files_of_no_class_are_counted():
+    source = Source("zoo", part("a", [0, 1], [1, 2]), loose=("zoo/x.png", "zoo/y.png"))
+    text = describe_check(check_source(source, Silent()))
+    assert "in no class folder, and left out: 2\n    zoo/x.png" in text
+    assert "no class folder" not in describe_check(checked(part("a", [0, 1], [1, 2])))
+
+
 def test_one_part_has_nothing_across():
     assert "across" not in describe_check(checked(part("a", [0, 1], [1, 2])))
 

@@ -57,6 +57,17 @@ def test_unreadable_images_are_listed_counted_and_said(folder, session):
     assert session.display.said == ["train: 1 of 40 images left out, see quarantine.json"]
 
 
+def test_a_class_of_hardly_any_images_is_said(folder, session):
+    for file in sorted((folder / "c").iterdir())[:-1]:
+        file.unlink()
+    train = open_folder(folder).train
+    open_part("test", train, (10, 3), session)
+    assert session.display.said == []
+    open_part("train", train, (10, 3), session)
+    [said] = session.display.said
+    assert said == "warning: few images: only 1 to learn class 'c' from; 1 of 4 classes have less than 5"
+
+
 def test_a_class_that_is_lost_altogether_stops(folder, session):
     for file in (folder / "c").iterdir():
         if file.name != "02.png":

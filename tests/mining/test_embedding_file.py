@@ -161,6 +161,7 @@ Z = np.zeros((12, 4), np.float32)
             _without("z_0", "z_1", "W_0", "W_1", "b_0", "b_1"),
             "no embeddings: call them z_0, z_1, ...; it has: labels",
         ),
+        (lambda entries: {"features": Z}, "no embeddings: call them z_0, z_1, ...; it has: features"),
         (
             _without("W_1", "b_1"),
             "z_1 has no class weights W_1, others have theirs: add it, or leave all of them",

@@ -87,7 +87,7 @@ def test_unknown_names(name):
 def test_no_file_no_format(tmp_path):
     with pytest.raises(DataError, match=r"a.npz: no such file"):
         read_entries(tmp_path / "a.npz")
-    with pytest.raises(DataError, match="no such file"):
+    with pytest.raises(DataError, match="a folder: name a file of embeddings"):
         read_entries(tmp_path)
     (tmp_path / "a.npy").write_bytes(b"x")
     with pytest.raises(

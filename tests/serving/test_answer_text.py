@@ -34,6 +34,15 @@ def test_the_table():
     ]
 
 
+def test_prototypes_below_the_current_folder_are_named_from_there(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    files = [tmp_path / "cat" / "0.png", tmp_path.parent / "1.png"]
+    prototypes = [{"file": str(file), "id": 0, "weight": 0.5} for file in files]
+    text = "".join(table_text(ABOUT, [[answer(prototypes=prototypes)]]))
+    assert [line.split()[-1] for line in text.splitlines()[1:3]] == ["cat/0.png", str(files[1])]
+    assert str(files[0]) in "".join(csv_text([[answer(prototypes=prototypes)]], 2)), "for programs as it is"
+
+
 def test_the_table_without_prototypes_has_no_columns_for_them():
     text = "".join(table_text(ABOUT, [[answer(prototypes=[])]]))
     assert text.splitlines()[:2] == [

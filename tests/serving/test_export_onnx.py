@@ -219,6 +219,9 @@ def test_where_the_files_go(tmp_path):
     assert output_paths(folder, None, force=True)[0] == file
     with pytest.raises(UsageError, match="folder of the model"):
         output_paths(folder, folder / "m.onnx", force=False)
+    (tmp_path / "d.onnx").mkdir()
+    with pytest.raises(UsageError, match="is a folder"):
+        output_paths(folder, tmp_path / "d.onnx", force=True)
     with pytest.raises(UsageError, match=r"end in \.onnx"):
         output_paths(folder, tmp_path / "m.bin", force=False)
 

@@ -1,6 +1,7 @@
 """Files that are either whole or absent: written under a temporary name, flushed, renamed."""
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -10,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from pmal.errors import DataError, UsageError
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""What writing may run into; the system does not say in which file."""
 
 
 @contextlib.contextmanager
@@ -26,6 +30,10 @@ def atomic_path(path: Path) -> Iterator[Path]:
         temporary.chmod(0o666 & ~_umask())
         os.replace(temporary, path)
         flush_folder(path.parent)
+    except OSError as error:
+        if error.errno in _NO_ROOM and error.filename in (None, str(temporary)):
+            error.filename = str(path)
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

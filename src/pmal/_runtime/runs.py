@@ -94,8 +94,12 @@ def read_config(path: Path) -> RunConfig:
     try:
         text = (path / CONFIG).read_text(encoding="utf-8")
     except (OSError, ValueError):
-        raise DataError(f"{path}: not a run folder (no readable {CONFIG} in it)") from None
-    return build(RunConfig, parse_toml(text, str(path / CONFIG)))
+        fix = "name the folder that `pmal fit` left"
+        raise DataError(f"{path}: not a run folder (no readable {CONFIG} in it): {fix}") from None
+    try:
+        return build(RunConfig, parse_toml(text, CONFIG))
+    except UsageError as error:  # nobody typed it: the file is damaged, or of another version
+        raise DataError(f"{path}: {error}: restore its {CONFIG}, or fit a new run") from None
 
 
 def _check_settings(path: Path, config: RunConfig, may_change: Collection[str]) -> None:

@@ -58,7 +58,7 @@ def run_one_by_one(planned: Sequence[Planned], places: Places, session: Session)
             run_cell(one, places, session)
         except Interrupted:
             raise
-        except PmalError as error:
+        except (PmalError, OSError) as error:
             session.display.say(f"error: {one.cell.name}: {error}")
             failed.append(one.cell.name)
         except Exception:  # a fault of the method: hours of other cells need not be lost with it

@@ -110,6 +110,8 @@ def _run(missing: "list[Planned]", places: "Places", session: "Session", jobs: i
     make_folder(places.out)
     for source in dict.fromkeys(one.cell.source_path or one.cell.source for one in missing):
         open_source(source, session.resources.data_root)  # fails now where the data are missing
+    if missing:
+        make_folder(places.work)
     if jobs == 1 or len(missing) < 2:
         return run_one_by_one(missing, places, session)
     return run_at_once(missing, places, session.resources, jobs, session.display)

@@ -16,8 +16,10 @@ data_app = typer.Typer(help="Look at data sets, check them, convert them.", no_a
 @data_app.command("list")
 def data_list(data_root: DataRootOption = None, as_json: JsonOption = False) -> None:
     """The data sets known by name, and where they are, or what is looked for under the data root."""
-    from pmal.data.sources.registry import find_source, list_sources
+    from pmal.data.sources.registry import find_source, list_sources, missing_root
 
+    if root := missing_root(data_root):
+        typer.echo(f"warning: data root {root}: no such folder: correct --data-root or $PMAL_DATA", err=True)
     rows = [(info, find_source(info.name, data_root)) for info in list_sources()]
     if as_json:
         print(json.dumps([{"name": info.name, "found": str(where or "") or None} for info, where in rows]))

@@ -1,7 +1,7 @@
 """What the commands share: options by type, help texts from the settings, and how a command starts."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,8 +14,10 @@ from pmal.config import (
     Resources,
     RunConfig,
     TrainingConfig,
+    build,
     field_help,
 )
+from pmal.errors import UsageError
 
 if TYPE_CHECKING:
     from pmal._runtime.progress import Display
@@ -57,6 +59,31 @@ SetOption = Annotated[
 GO_ON = "run the same command again to go on where it stopped"
 AGAIN = "nothing was written"
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        from pmal import __version__
+
+        print(f"pmal {__version__}")
+        raise typer.Exit
+
+
+def general(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it and exit.")
+    ] = False,
+) -> None:
+    """What stands before the name of a command; its help is that of `pmal`."""
+
+
+def checked(settings: dict[str, Any], where: str = "") -> dict[str, Any]:
+    """The same settings, found right by themselves: others that stand above them would hide what is wrong."""
+    try:
+        build(RunConfig, settings)
+    except UsageError as error:
+        raise UsageError(f"{where}{error}") from None
+    return settings
 
 
 def start_session(resources: Resources, quiet: bool, advice: str = GO_ON) -> "Session":

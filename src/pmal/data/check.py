@@ -55,6 +55,7 @@ def check_source(source: Source, display: Display) -> dict[str, Any]:
         "source": source.name,
         "parts": {scan.part: _part_result(scan, groups) for scan in scans},
         "conflicts_across": [_placed(g) for g in groups if _in_several_parts(g) and _in_several_classes(g)],
+        "loose": list(source.loose),
         "shared_across": [_placed(same) for g in groups for same in _by_class(g) if _in_several_parts(same)],
     }
 
@@ -74,6 +75,9 @@ def describe_check(found: dict[str, Any]) -> str:
             *(f"      {_bad_line(bad)}" for bad in part["unreadable"][:LISTED]),
             *_group_lines("equal images in different classes", part["conflicts"]),
         ]
+    if found["loose"]:
+        lines.append(f"  in no class folder, and left out: {len(found['loose']):,}")
+        lines += [f"    {printable(name)}" for name in found["loose"][:LISTED]]
     if len(found["parts"]) > 1:
         lines += [
             "  across parts:",

@@ -22,6 +22,8 @@ from pmal.errors import DataError, UsageError
 
 STATISTICS_LIMIT = 100_000
 SMALLEST_SIDE = 8
+FEW_IMAGES = 5
+"""A class with fewer is learned hardly, and is tested by none or one."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,8 @@ def open_part(name: str, samples: Samples, shape: tuple[int, int], session: Sess
     readable = samples.at(~np.isin(samples.ids, [one.id for one in unreadable]))
     check_quarantine(unreadable, len(samples), name)
     _check_classes(name, samples, readable)
+    if name == "train" and (thin := _thin_classes(readable)):
+        session.display.say(f"warning: {thin}")
     if unreadable:
         session.display.say(
             f"{name}: {len(unreadable)} of {len(samples)} images left out, see quarantine.json"
@@ -108,6 +112,16 @@ def _counted(batches: Iterable[Tensor], advance: Advance) -> Iterator[Tensor]:
     for batch in batches:
         yield batch
         advance(len(batch))
+
+
+def _thin_classes(samples: Samples) -> str:
+    """Which classes are hardly there, in one line; empty where none is."""
+    counts = np.bincount(samples.labels, minlength=len(samples.class_names))
+    thin = int((counts < FEW_IMAGES).sum())
+    fewest = f"only {counts.min()} to learn class '{samples.class_names[counts.argmin()]}' from"
+    return (
+        f"few images: {fewest}; {thin} of {len(counts)} classes have less than {FEW_IMAGES}" if thin else ""
+    )
 
 
 def _check_classes(name: str, samples: Samples, readable: Samples) -> None:

@@ -143,3 +143,5 @@ class Source:
     """Test images from another set, all unknown (CIFAR-100 in CIFAR+N, the open set of ImageNet-LT)."""
     digits: bool = False
     """Images of digits: never flipped."""
+    loose: tuple[str, ...] = ()
+    """Files beside the class folders, which belong to no class and are left out."""

@@ -41,6 +41,12 @@ class Task:
     def class_names(self) -> tuple[str, ...]:
         return self.train.class_names
 
+    def drawn(self) -> dict[str, int]:
+        """How many images each part drew from where the training images are from: more or fewer there, and
+        other images than before are test images."""
+        parts = {"train": self.train, "held out": self.held_out, "test": self.test, "unknown": self.unknown}
+        return {name: len(part) for name, part in parts.items() if part and part.store is self.train.store}
+
 
 def open_task(config: DataConfig, data_root: str | None) -> Task:
     """The known and unknown samples of a run; pixels are not read yet."""

@@ -96,6 +96,15 @@ def embed_training_set(
     ]
 
 
+def stored_embeddings(
+    classifiers: Sequence[Classifier], train: Part, folder: Path, session: Session
+) -> list[EmbeddedSet] | None:
+    """Those on disk, where all are there and of these weights and images. Nothing is written."""
+    found = [_load(folder / str(u), model, train, session.ranks) for u, model in enumerate(classifiers)]
+    there = [one for one in found if one is not None]
+    return there if len(there) == len(found) else None
+
+
 def _load(path: Path, model: Classifier, train: Part, ranks: Ranks) -> EmbeddedSet | None:
     if not has_tensors(path, ranks):
         return None

@@ -56,7 +56,7 @@ def read_embeddings(path: str | PathLike[str]) -> Embeddings:
     path = Path(path)
     entries, ignored = read_entries(path)
     with naming(path):
-        layout = _layout(entries)
+        layout = _layout(entries, ignored)
         spaces = tuple(_embeddings(entries.pop(z), z) for z, _, _ in layout)
         for (name, _, _), z_ND in zip(layout, spaces, strict=True):
             same_length(z_ND, len(spaces[0]), name)
@@ -82,7 +82,9 @@ def naming(path: Path) -> Iterator[None]:
         raise DataError(f"{path}: {error}") from None
 
 
-def _layout(names: Mapping[str, Entry]) -> list[tuple[str, str | None, str | None]]:
+def _layout(
+    names: Mapping[str, Entry], others: Sequence[str] = ()
+) -> list[tuple[str, str | None, str | None]]:
     """The names of embeddings, weights and biases of each space, if they belong together."""
     single = [name for name in ("z", "embeddings") if name in names]
     numbers = sorted(int(name[2:]) for name in names if name.startswith("z_"))
@@ -90,7 +92,8 @@ def _layout(names: Mapping[str, Entry]) -> list[tuple[str, str | None, str | Non
         given = ", ".join([*single, *(f"z_{u}" for u in numbers)])
         raise DataError(f"both {given}: call the spaces z_0, z_1, ...")
     if not single and not numbers:
-        raise DataError(f"no embeddings: call them z_0, z_1, ...; it has: {', '.join(names) or 'nothing'}")
+        found = ", ".join([*names, *others]) or "nothing"
+        raise DataError(f"no embeddings: call them z_0, z_1, ...; it has: {found}")
     if numbers != list(range(len(numbers))):
         given = ", ".join(f"z_{u}" for u in numbers)
         raise DataError(f"embeddings {given}: number the spaces from 0, without gaps")

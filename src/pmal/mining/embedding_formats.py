@@ -38,6 +38,8 @@ _BROKEN = (
 
 def read_entries(path: Path) -> tuple[dict[str, Entry], list[str]]:
     """The entries with a known name, and the names of the others."""
+    if path.is_dir():
+        raise DataError(f"{path}: a folder: name a file of embeddings ({', '.join(_READERS)})")
     if not path.is_file():
         raise DataError(f"{path}: no such file")
     if path.suffix.lower() not in _READERS:

@@ -19,7 +19,7 @@ from pmal.data.parts import open_part
 from pmal.data.samples import Samples
 from pmal.data.task import open_task
 from pmal.ensemble.classifiers import load_classifiers
-from pmal.ensemble.embeddings import EmbeddedSet, embed_training_set
+from pmal.ensemble.embeddings import EmbeddedSet, embed_training_set, stored_embeddings
 from pmal.ensemble.training import training_set
 from pmal.errors import UsageError
 from pmal.geometry import centered_logits
@@ -67,12 +67,15 @@ def audit_run(run: Path, out: Path, session: Session) -> Audit:
     task = open_task(config.data, session.resources.data_root)
     folder, count = run / "classifiers", config.classifiers
     [first, *_] = load_classifiers(folder, count, task.class_names, session)
+    make_folder(out)
     train = open_part("train", task.train, first.spec.image_shape, session)
     classifiers = load_classifiers(
         folder, count, task.class_names, session, training_set(train, session).digest
     )
-    with open_run(run, config):
-        embedded = embed_training_set(classifiers, train, run / "embeddings", session)
+    embedded = stored_embeddings(classifiers, train, run / "embeddings", session)
+    if embedded is None:
+        with open_run(run, config):
+            embedded = embed_training_set(classifiers, train, run / "embeddings", session)
     mined = PrototypeSet.load(run / "prototypes") if has_tensors(run / "prototypes") else None
     quality = None if any(e.fresh for e in embedded) else stored_quality(run, train.samples, "topology")
     found = make_audit(train.samples, embedded, config, mined, session, quality)

@@ -2,15 +2,20 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from pmal._runtime.files import read_json
 from pmal._runtime.progress import Display
 from pmal._runtime.ranks import ALONE, Ranks
 from pmal.data.parts import Part
+from pmal.data.samples import Samples
+from pmal.data.task import Task
 from pmal.ensemble.classifier import Classifier
 from pmal.ensemble.embeddings import embed_images
+from pmal.errors import DataError
 from pmal.rejection.model import Answers, OpenSetModel
 from pmal.rejection.scores import unknown_scores
 from pmal.reporting.metrics import accuracy_interval, expected_calibration_error, macro_f1, open_set_metrics
@@ -18,6 +23,17 @@ from pmal.reporting.metrics import accuracy_interval, expected_calibration_error
 Scores = Mapping[str, torch.Tensor]
 Embedded = tuple[torch.Tensor, torch.Tensor]
 """z_ND and logits_NK"""
+
+
+def check_unchanged(run: Path, task: Task, class_names: tuple[str, ...]) -> Samples:
+    """The test images. Refused where the data changed such that images the run learned may be among them."""
+    if task.class_names != class_names or task.test is None:
+        raise DataError(f"{run}: trained on other classes than the data hold now: fit a new run")
+    manifest = run / "manifest.json"
+    before = read_json(manifest).get("images") if manifest.is_file() else None
+    if before and before != task.drawn():
+        raise DataError(f"{run}: trained on other images than the data hold now: fit a new run")
+    return task.test
 
 
 def measure_model(

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
@@ -75,8 +76,16 @@ def _table_rows(answer: Answer) -> list[list[str]]:
     """A line for each prototype; what the image itself is stands on the first."""
     names = [printable(answer[name]) for name in ("image", "class", "nearest")]
     first = [*names, _figure(answer["score"]), _figure(answer["threshold"])]
-    shown = [[f"{float(p['weight']):.3f}", printable(p["file"])] for p in answer["prototypes"]] or [["", ""]]
-    return [[*(first if i == 0 else [""] * len(first)), *pair] for i, pair in enumerate(shown)]
+    pairs = [[f"{float(p['weight']):.3f}", printable(_from_here(p["file"]))] for p in answer["prototypes"]]
+    return [[*(first if i == 0 else [""] * len(first)), *pair] for i, pair in enumerate(pairs or [["", ""]])]
+
+
+def _from_here(file: str) -> str:
+    """As it would be typed: without what leads to the folder in which the command runs."""
+    try:
+        return file.removeprefix(os.path.join(os.getcwd(), ""))
+    except OSError:  # that folder is gone
+        return file
 
 
 def _figure(value: float | str) -> str:

@@ -52,7 +52,9 @@ def output_paths(folder: Path, out: Path | None, force: bool) -> tuple[Path, Pat
         raise UsageError(f"--out {file} lies in the folder of the model: choose another place")
     card = file.with_suffix(".md")
     for path in (file, card):
-        if path.is_dir() or (path.exists() and not force):
+        if path.is_dir():
+            raise UsageError(f"{path} is a folder: choose another --out")
+        if path.exists() and not force:
             raise UsageError(f"{path} exists: choose another --out, or pass --force")
     make_folder(file.parent)
     return file, card

@@ -33,6 +33,7 @@ def test_class_folders(tmp_path: Path) -> None:
     train = source.train
     assert source.name == "pets"
     assert source.test is None
+    assert source.loose == (str(tmp_path / "pets" / "loose.png"),)
     assert train.class_names == ("cat", "dog")
     assert [Path(train.name(i)).relative_to(tmp_path / "pets").as_posix() for i in range(3)] == [
         "cat/a.jpg",

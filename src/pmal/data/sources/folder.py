@@ -68,9 +68,19 @@ def open_folder(path: str | Path) -> Source:
         name = train.class_names[empty[0]]
         raise DataError(f"{train_folder}: class {name!r} has no files: add images or remove the folder")
     if test_folder is None:
-        return Source(folder.name, train)
+        return Source(folder.name, train, loose=_loose(train_folder))
     test = _read_part(test_folder)
-    return Source(folder.name, train, _in_classes_of(train, test, test_folder))
+    loose = _loose(train_folder) + _loose(test_folder)
+    return Source(folder.name, train, _in_classes_of(train, test, test_folder), loose=loose)
+
+
+def holds_samples_at(folder: Path, inside: Path) -> bool:
+    """Whether files at the path `inside` are, or would become, samples of the data set in the folder."""
+    if not folder.is_dir():
+        return False
+    train, test = _part_folders(folder)
+    parts = [folder] if test is None else [train, test]
+    return any(inside.resolve().is_relative_to(part.resolve()) for part in parts)
 
 
 def list_files(folder: str | Path) -> list[str]:
@@ -152,6 +162,12 @@ def _in_classes_of(train: Samples, test: Samples, test_folder: Path) -> Samples:
 def _folder_names(folder: Path) -> list[str]:
     with _scan(folder) as entries:
         return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+
+
+def _loose(folder: Path) -> tuple[str, ...]:
+    with _scan(folder) as entries:
+        files = (e for e in entries if not e.is_dir() and not e.name.startswith("."))
+        return tuple(sorted(printable(e.path) for e in files if e.name not in _DROPPINGS))
 
 
 def _scan(folder: str | Path) -> AbstractContextManager[Iterator[os.DirEntry[str]]]:

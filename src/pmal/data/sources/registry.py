@@ -14,7 +14,7 @@ from pathlib import Path
 from pmal.data.samples import Samples, Source
 from pmal.data.sources._named import NAMED, NamedSet
 from pmal.data.sources.cifar import read_cifar100_test
-from pmal.data.sources.folder import open_folder
+from pmal.data.sources.folder import holds_samples_at, open_folder
 from pmal.data.sources.npz import open_npz
 from pmal.data.sources.parquet import open_parquet
 from pmal.errors import DataError, UsageError, did_you_mean
@@ -60,6 +60,12 @@ def find_source(name: str, data_root: str | Path | None) -> Path | None:
     return found[0]
 
 
+def missing_root(data_root: str | Path | None) -> Path | None:
+    """The data root that was named, where it is no folder."""
+    root = _root(data_root)
+    return root if root and not root.is_dir() else None
+
+
 def open_source(source: str, data_root: str | Path | None) -> Source:
     """A named set from below the data root (default $PMAL_DATA), or the folder or file at a path."""
     if source == SAMPLE:
@@ -77,6 +83,15 @@ def open_source(source: str, data_root: str | Path | None) -> Source:
     raise UsageError(
         f"'{source}': no such folder, and no data set of that name:{hint} Valid: {', '.join(names)}"
     )
+
+
+def check_outside(out: Path, source: str) -> None:
+    """Refuse to write results among the images: the next time they would be read as a class."""
+    folder = Path(os.path.expanduser(source))
+    if not is_named(source) and not any(folder.glob("*.parquet")) and holds_samples_at(folder, out):
+        raise UsageError(
+            f"--out {out} lies in the data {folder}, where it would be read as a class: choose another --out"
+        )
 
 
 def _open_path(path: Path) -> Source:
@@ -185,6 +200,8 @@ def _tells(known: NamedSet) -> tuple[str, ...]:
 
 def absolute_source(source: str) -> str:
     """A path that stays right when it is used from another folder; names stay names."""
+    if not source:  # as a path it would be the current folder
+        raise UsageError("the SOURCE is empty: name a data set, a folder or a file")
     try:
         source.encode()
     except UnicodeEncodeError:

@@ -1,0 +1,171 @@
+"""Mistakes that would pass for success, or cost a user's results, as a user meets them."""
+
+import builtins
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from pmal.__main__ import main
+from pmal._runtime.runs import open_run, read_config
+from tests import test_cli
+from tests.report_runs import NAMES, write_photos
+
+call = test_cli.call
+assert_one_line_error = test_cli.assert_one_line_error
+WORDS = ["--encoder", "small", "--epochs", 1, "--no-report", "--set", "training.batch_size=16"]
+
+
+@pytest.fixture
+def photos(tmp_path):
+    return write_photos(tmp_path / "photos")
+
+
+@pytest.mark.parametrize("text", ["data=3", "encoder=small", "training.epochs=1.5"])
+def test_an_option_by_name_does_not_hide_a_wrong_set(call, photos, tmp_path, text):
+    result = call("fit", photos, *WORDS, "--out", tmp_path / "run", "--set", text)
+    assert_one_line_error(result, 2, text.partition("=")[0], "expected")
+
+
+@pytest.mark.parametrize("text", ["epochs = 3", '[training]\nepochs = "many"', "[training"])
+def test_what_is_wrong_with_a_recipe_is_told_with_its_file(call, photos, tmp_path, text):
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text(text)
+    result = call("fit", photos, "--epochs", 1, "--recipe", recipe, "--out", tmp_path / "run")
+    assert_one_line_error(result, 2, str(recipe))
+
+
+def test_damaged_settings_of_a_run_are_bad_data(call, tmp_path):
+    (tmp_path / "config.toml").write_text("[data")
+    assert_one_line_error(call("evaluate", tmp_path), 3, str(tmp_path), "config.toml", "fit a new run")
+
+
+@pytest.mark.parametrize("command", ["fit", "audit"])
+def test_results_are_not_written_among_the_images(call, photos, command):
+    before = sorted(photos.rglob("*"))
+    for out in (photos, photos / "run", photos / NAMES[0] / "run"):
+        result = call(command, photos, "--epochs", 1, "--out", out)
+        assert_one_line_error(result, 2, f"--out {out}", "choose another --out")
+    assert sorted(photos.rglob("*")) == before
+
+
+def test_the_customary_run_folder_is_refused_inside_the_images_too(call, photos, monkeypatch):
+    monkeypatch.chdir(photos)
+    assert_one_line_error(call("fit", ".", *WORDS), 2, "--out runs/")
+    assert not (photos / "runs").exists()
+
+
+def test_a_run_is_not_measured_on_images_that_it_may_have_learned(call, photos, tmp_path):
+    run = tmp_path / "run"
+    assert call("fit", photos, "--method", "softmax", *WORDS, "--out", run)[0] == 0
+    assert call("evaluate", run)[0] == 0
+    picture = next((photos / NAMES[0]).iterdir())
+    shutil.copy(picture, picture.with_name("zzz.png"))
+    assert_one_line_error_at_the_end(call("evaluate", run), 3, str(run), "other images")
+    picture.with_name("zzz.png").unlink()
+    assert call("evaluate", run)[0] == 0
+
+
+def test_a_run_that_must_not_be_touched_can_be_audited_elsewhere(call, photos, tmp_path):
+    run = tmp_path / "run"
+    assert call("fit", photos, *WORDS, "--out", run)[0] == 0
+    with open_run(run, read_config(run)):  # as a fit that is going on holds it
+        code, _, error = call("audit", run, "--out", tmp_path / "audit")
+    assert code == 0, error
+    assert (tmp_path / "audit" / "audit.csv").is_file()
+
+
+def test_an_audit_that_cannot_be_written_fails_before_any_image_is_read(call, photos, tmp_path):
+    run = tmp_path / "run"
+    assert call("fit", photos, *WORDS, "--out", run)[0] == 0
+    (tmp_path / "file").touch()
+    assert_one_line_error(call("audit", run, "--out", tmp_path / "file"), 2, "cannot write to")
+
+
+@pytest.mark.parametrize("known", ["", "a,,b", "a,b,"])
+def test_an_empty_name_of_a_known_class_is_told_with_its_option(call, photos, tmp_path, known):
+    result = call("fit", photos, *WORDS, "--known", known, "--out", tmp_path / "run")
+    assert_one_line_error(result, 2, f"--known '{known}'")
+
+
+def test_an_empty_source_is_not_the_current_folder(call, photos, tmp_path, monkeypatch):
+    monkeypatch.chdir(photos)
+    assert_one_line_error(call("fit", "", *WORDS, "--out", tmp_path / "run"), 2, "SOURCE is empty")
+
+
+def test_a_data_root_that_is_no_folder_is_told_beside_the_list(call, tmp_path):
+    code, out, error = call("data", "list", "--data-root", tmp_path / "nowhere")
+    assert (code, error.count("\n")) == (0, 1)
+    assert f"data root {tmp_path / 'nowhere'}: no such folder" in error
+    assert "mnist" in out
+
+
+def assert_one_line_error_at_the_end(result, code, *parts):
+    """After lines of progress."""
+    *_, last = result[2].splitlines(keepends=True)
+    assert_one_line_error((result[0], result[1], last), code, *parts)
+
+
+def test_test_images_may_be_added_where_they_have_a_folder(call, photos, tmp_path):
+    for part in ("train", "test"):
+        shutil.copytree(photos, tmp_path / "parts" / part)
+    run = tmp_path / "run"
+    assert call("fit", tmp_path / "parts", "--method", "softmax", *WORDS, "--out", run)[0] == 0
+    picture = next((tmp_path / "parts" / "test" / NAMES[0]).iterdir())
+    shutil.copy(picture, picture.with_name("zzz.png"))
+    assert call("evaluate", run)[0] == 0
+
+
+def test_a_ctrl_c_before_the_command_begins_is_one_line(monkeypatch, capsys):
+    genuine = builtins.__import__
+
+    def interrupted(name, *words):
+        if name == "pmal.cli":
+            raise KeyboardInterrupt
+        return genuine(name, *words)
+
+    monkeypatch.setattr(builtins, "__import__", interrupted)
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert_one_line_error((caught.value.code, "", capsys.readouterr().err), 130, "interrupted")
+
+
+def test_the_version_is_told(call):
+    from pmal import __version__
+
+    assert call("--version")[:2] == (0, f"pmal {__version__}\n")
+
+
+def test_a_benchmark_that_cannot_be_worked_on_fails_before_its_first_cell(call, tmp_path):
+    (tmp_path / "work").touch()
+    words = ["--methods", "softmax", "--epochs", 1, "--out", tmp_path / "ledger", "--work", tmp_path / "work"]
+    assert_one_line_error(call("benchmark", *words), 2, f"cannot write to {tmp_path / 'work'}")
+
+
+def test_what_is_no_run_is_told_with_what_is_one(call, tmp_path):
+    assert_one_line_error(call("evaluate", tmp_path), 3, str(tmp_path), "`pmal fit`")
+
+
+def test_a_reader_that_has_read_enough_is_no_error():
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = pmal_to(writer, "--version")
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full on this system")
+def test_output_that_finds_no_room_is_one_line():
+    done = pmal_to(os.open("/dev/full", os.O_WRONLY), "data", "list")
+    assert (done.returncode, done.stderr) == (1, "error: standard output: No space left on device\n")
+
+
+def pmal_to(output, *words):
+    """The command with buffered output, as it usually is."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    command = [sys.executable, "-m", "pmal", *words]
+    try:
+        return subprocess.run(command, stdout=output, stderr=subprocess.PIPE, text=True, env=environment)
+    finally:
+        os.close(output)
