@@ -10,11 +10,9 @@ import pytest
 
 from pmal.__main__ import main
 from pmal._runtime.runs import open_run, read_config
-from tests import test_cli
 from tests.report_runs import NAMES, write_photos
+from tests.test_cli import assert_one_line_error
 
-call = test_cli.call
-assert_one_line_error = test_cli.assert_one_line_error
 WORDS = ["--encoder", "small", "--epochs", 1, "--no-report", "--set", "training.batch_size=16"]
 
 
