@@ -21,6 +21,11 @@ def photos(tmp_path):
     return write_photos(tmp_path / "photos")
 
 
+def test_images_too_large_for_a_step_are_refused_before_any_is_read(call, photos, tmp_path):
+    result = call("fit", photos, *WORDS, "--out", tmp_path / "run", "--set", "data.image_size=1000000")
+    assert_one_line_error(result, 2, "small at 1000000 px", "lower data.image_size")
+
+
 @pytest.mark.parametrize("text", ["data=3", "encoder=small", "training.epochs=1.5"])
 def test_an_option_by_name_does_not_hide_a_wrong_set(call, photos, tmp_path, text):
     result = call("fit", photos, *WORDS, "--out", tmp_path / "run", "--set", text)

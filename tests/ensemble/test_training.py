@@ -173,6 +173,12 @@ def test_a_bad_loss_stops_before_the_update_and_names_step_and_samples(data, tmp
     assert all(torch.isfinite(t).all() for t in tensors.values() if t.is_floating_point())
 
 
+def test_an_update_that_breaks_the_weights_after_the_last_loss_is_told(data, tmp_path):
+    config = dataclasses.replace(CONFIG, epochs=1, batch_size=64, learning_rate=1e30, weight_decay=1e30)
+    with pytest.raises(PmalError, match="net: weights are infinite or NaN after the last"):
+        run(data, tmp_path, config)
+
+
 def test_a_late_look_at_the_losses_names_the_right_step(data, tmp_path):
     """On a GPU the losses are looked at every few steps only: the report must not be off by the delay."""
     loop = training._Loop("net", make_model(), None, data, CONFIG, 5, tmp_path / "checkpoint", make_session())

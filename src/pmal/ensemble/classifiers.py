@@ -27,7 +27,7 @@ from pmal.ensemble.heads import final_head
 from pmal.ensemble.optimizers import learning_rate, make_optimizer
 from pmal.ensemble.steps import EagerStep, Objective
 from pmal.ensemble.training import Training, TrainingSet, finish, train, train_together
-from pmal.errors import DataError
+from pmal.errors import DataError, UsageError
 from pmal.methods import METHODS
 
 AT_ONCE = 2
@@ -139,6 +139,18 @@ def change_head(
 
 def rehearse(spec: ClassifierSpec, config: RunConfig) -> None:
     """One step on two blank images on the CPU: a wrong setting shows before any data are read."""
+    try:
+        _rehearse(spec, config)
+    except RuntimeError as error:
+        if "memory" not in str(error):
+            raise
+        size = f"{spec.encoder.name} at {spec.image_size} px"
+        raise UsageError(
+            f"{size}: a step of two images does not fit into memory: lower data.image_size"
+        ) from None
+
+
+def _rehearse(spec: ClassifierSpec, config: RunConfig) -> None:
     images = torch.zeros(2, spec.channels, spec.image_size, spec.image_size, dtype=spec.dtype)
     heads = [spec.head, *([final_head(config)] if METHODS[config.method].final else [])]
     learning_rate(config.training.epochs, 1, config.training)

@@ -215,6 +215,10 @@ class _Loop:
                 self.average.copy_to_model()
             average_statistics(self.model, self.ranks)
             self.model.eval()
+            # The last update comes after the last loss.
+            if not all(bool(value.isfinite().all()) for value in self.model.state_dict().values()):
+                fix = "lower training.learning_rate"
+                raise PmalError(f"{self.name}: weights are infinite or NaN after the last step: {fix}")
 
     def epoch(self) -> Iterator[None]:
         """The rest of the epoch that the next step belongs to, step by step."""
