@@ -1,4 +1,5 @@
 import json
+import os
 import platform
 import re
 import shutil
@@ -55,6 +56,17 @@ def test_the_revision_and_whether_the_code_differs_from_it(package):
     (package / "new.py").unlink()
     (package / "__init__.py").write_text("changed = True")
     assert code_revision() == revision + "+changes"
+
+
+@needs_git
+def test_asking_for_the_revision_writes_nothing_into_the_repository(package):
+    """A run that is killed meanwhile would leave git's lock behind."""
+    revision = commit(package.parent)
+    index = package.parent / ".git" / "index"
+    before = index.read_bytes()
+    os.utime(package / "__init__.py", (1, 1))  # git would note the new time
+    assert code_revision() == revision
+    assert index.read_bytes() == before
 
 
 @needs_git

@@ -44,7 +44,8 @@ def code_revision() -> str | None:
 
 
 def _git(folder: Path, *words: str) -> str:
-    command = ["git", "-C", str(folder), *words]
+    # Without its lock, which would stay behind if this process is killed, and stop the user's next command.
+    command = ["git", "--no-optional-locks", "-C", str(folder), *words]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=10).stdout.strip()
 
 
