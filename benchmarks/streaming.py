@@ -28,6 +28,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.synthetic import draw_picture, encode_jpeg
+from pmal._runtime.devices import usable_cores
 from pmal._runtime.files import make_folder, write_json
 from pmal._runtime.manifest import describe_environment
 from pmal._runtime.progress import Silent
@@ -36,7 +37,6 @@ from pmal.config import DataConfig, EncoderConfig, Resources, RunConfig, Trainin
 from pmal.data.batches import ImageBatches, Plan, ResidentImages, StreamedImages, sequential_plan
 from pmal.data.decode import decode, decode_fitted, fit_to, verify
 from pmal.data.decoded import DecodedImages, scratch_file
-from pmal.data.fitting import usable_cores
 from pmal.data.loading import SampleDataset, load_images, verify_images
 from pmal.data.parts import STATISTICS_LIMIT, training_statistics
 from pmal.data.samples import Samples

@@ -128,7 +128,8 @@ def evaluate(run: Path, session: Session | None = None) -> dict[str, Any]:
         raise DataError(f"{run}: not finished: run `pmal fit` again to finish it")
     model = load_model(run / "model", session.device)
     task, spec = open_task(config.data, session.resources.data_root), model.classifier.spec
-    test_samples, softmax = check_unchanged(run, task, spec.class_names), None
+    test_samples = check_unchanged(run, task, spec.class_names)
+    softmax = None
     if METHODS[config.method].second:
         softmax = load_classifiers(run / "classifiers", 1, task.class_names, session)[0]
     test = open_part("test", test_samples, spec.image_shape, session)

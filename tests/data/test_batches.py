@@ -20,10 +20,9 @@ from pmal.data.batches import (
 )
 from pmal.data.decode import encode_png
 from pmal.data.decoded import DecodedImages, scratch_file
-from pmal.data.fitting import usable_cores
 from pmal.data.loading import SampleDataset, load_images
 from pmal.data.sources.folder import open_folder
-from pmal.errors import DataError, PmalError, UsageError
+from pmal.errors import DataError, PmalError
 
 
 @given(st.integers(1, 200), st.integers(1, 64), st.integers(0, 5))
@@ -53,13 +52,6 @@ def test_images_of_memory_come_by_position(kind):
     images = torch.arange(10, dtype=torch.uint8).view(10, 1, 1, 1).expand(10, 1, 8, 8).contiguous()
     batches = list(kind(images, torch.device("cpu")).stream([torch.tensor([3, 1]), torch.tensor([9])]))
     assert [batch[:, 0, 0, 0].tolist() for batch in batches] == [[3, 1], [9]]
-
-
-def test_more_workers_than_a_machine_can_start_are_refused(photos):
-    dataset, most = SampleDataset(photos, 8, 3), 8 * usable_cores()
-    assert StreamedImages(dataset, torch.device("cpu"), most).workers == most
-    with pytest.raises(UsageError, match=f"--workers {most + 1} are too many .* choose {most} or fewer"):
-        StreamedImages(dataset, torch.device("cpu"), most + 1)
 
 
 @pytest.fixture

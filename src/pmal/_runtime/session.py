@@ -1,18 +1,20 @@
 """What every stage needs of its surroundings and what never changes a result."""
 
 import dataclasses
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from pmal._runtime.devices import choose_device
+from pmal._runtime.devices import choose_device, usable_cores
 from pmal._runtime.launch import read_launch
 from pmal._runtime.progress import Display, Silent
 from pmal._runtime.ranks import ALONE, Ranks
 from pmal.config import Resources
+from pmal.errors import UsageError
+
+WORKERS_PER_CORE = 8
 
 
 def _forget(**event: Any) -> None:
@@ -28,6 +30,11 @@ class Session:
     display: Display
     log: Callable[..., None] = _forget
     ranks: Ranks = ALONE
+
+    def __post_init__(self) -> None:
+        workers, most = self.resources.workers, WORKERS_PER_CORE * usable_cores()
+        if workers > most:  # each starts a Python with torch, which takes a core seconds
+            raise UsageError(f"--workers {workers} are too many for this machine: choose {most} or fewer")
 
     def logging_to(self, log: Callable[..., None]) -> "Session":
         return dataclasses.replace(self, log=log)
@@ -45,7 +52,7 @@ def open_shared_session(resources: Resources, display: Display) -> Session:
 
     launch, ranks = read_launch(), open_ranks(resources.device)
     if not resources.workers and launch.local_size > 1:  # every core once, not once for every process
-        workers = max(1, (os.cpu_count() or 1) // launch.local_size)
+        workers = max(1, usable_cores() // launch.local_size)
         resources = dataclasses.replace(resources, workers=workers)
     device = local_device(resources.device, launch)
     return Session(device, resources, display if ranks.first else Silent(), ranks=ranks)

@@ -13,15 +13,14 @@ import torch
 from torch.utils.data import DataLoader
 from torch.utils.data._utils import signal_handling
 
+from pmal._runtime.devices import usable_cores
 from pmal._runtime.signals import leave_interrupts_to_parent, uninterrupted_starts
-from pmal.data.fitting import usable_cores
 from pmal.data.loading import SampleDataset
-from pmal.errors import DataError, PmalError, UsageError
+from pmal.errors import DataError, PmalError
 
 Plan = Sequence[torch.Tensor]
 """Which positions make up each batch, in order."""
 
-WORKERS_PER_CORE = 8
 BATCHES_AHEAD = 2
 """Steps that a GPU has before it when the host waits for it. More would only fill its memory with batches."""
 
@@ -126,9 +125,6 @@ class StreamedImages:
     """The set that has workers: the parts of a run with a process per core each would fill the memory."""
 
     def __init__(self, dataset: SampleDataset, device: torch.device, workers: int) -> None:
-        most = WORKERS_PER_CORE * usable_cores()
-        if workers > most:  # each starts a Python with torch, which takes a core seconds
-            raise UsageError(f"--workers {workers} are too many for this machine: choose {most} or fewer")
         self.dataset = dataset
         self.device = device
         self.workers = workers or usable_cores()

@@ -1,7 +1,6 @@
 """Every sample decoded to the size of a model, in threads. Imports no torch: an exported model needs none."""
 
 import math
-import os
 import statistics
 import time
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pmal._runtime.devices import usable_cores
 from pmal._runtime.progress import Advance
 from pmal.data.decode import decode_fitted, fit_to
 from pmal.data.samples import BadImage, EncodedStore, Ids, Pixels, Samples
@@ -41,11 +41,6 @@ def read_fitted(
     bad = try_all(len(samples), keep, workers, advance)
     readable = positions_without(bad, len(samples))
     return fitted[readable] if bad else fitted, samples.at(readable), listed(samples, bad)
-
-
-def usable_cores() -> int:
-    """CPU cores that this process may use, which can be fewer than there are."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def fitting_reader(samples: Samples, size: int, channels: int) -> Callable[[int], Pixels]:

@@ -10,8 +10,8 @@ from typing import Any
 from fastapi import FastAPI, Request
 from starlette.requests import ClientDisconnect
 
+from pmal._runtime.devices import usable_cores
 from pmal.data.decode import TooManyPixels
-from pmal.data.fitting import usable_cores
 from pmal.data.samples import BadImage
 from pmal.errors import PmalError
 from pmal.serving.service_batching import MicroBatcher

@@ -88,15 +88,20 @@ def open_source(source: str, data_root: str | Path | None) -> Source:
 def check_outside(out: Path, source: str) -> None:
     """Refuse to write results among the images: the next time they would be read as a class."""
     folder = Path(os.path.expanduser(source))
-    if not is_named(source) and not any(folder.glob("*.parquet")) and holds_samples_at(folder, out):
+    if not is_named(source) and not _holds_parquet(folder) and holds_samples_at(folder, out):
         raise UsageError(
             f"--out {out} lies in the data {folder}, where it would be read as a class: choose another --out"
         )
 
 
+def _holds_parquet(folder: Path) -> bool:
+    """Such a folder is read by its files, not by class folders."""
+    return any(folder.glob("*.parquet"))
+
+
 def _open_path(path: Path) -> Source:
     if path.is_dir():
-        source = open_parquet(path) if any(path.glob("*.parquet")) else open_folder(path)
+        source = open_parquet(path) if _holds_parquet(path) else open_folder(path)
     elif path.suffix in _OPENERS:
         source = _OPENERS[path.suffix](path)
     else:
