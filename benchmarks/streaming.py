@@ -28,8 +28,8 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.synthetic import draw_picture, encode_jpeg
-from pmal._runtime.devices import usable_cores
 from pmal._runtime.files import make_folder, write_json
+from pmal._runtime.launch import usable_cores
 from pmal._runtime.manifest import describe_environment
 from pmal._runtime.progress import Silent
 from pmal._runtime.session import Session

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pmal._runtime.devices import usable_cores
+from pmal._runtime.launch import usable_cores
 from pmal._runtime.session import open_session
 from pmal.config import Resources
 from pmal.errors import UsageError

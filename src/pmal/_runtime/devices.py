@@ -11,11 +11,6 @@ from pmal.errors import UsageError, unknown_name
 PRECISIONS = ("auto", "float32", "bfloat16")
 
 
-def usable_cores() -> int:
-    """CPU cores that this process may use, which can be fewer than there are."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def choose_device(name: str = "auto") -> torch.device:
     """The named device, or the fastest one there is. Fails before any work where the device is missing."""
     if name == "auto":

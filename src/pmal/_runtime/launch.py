@@ -1,4 +1,5 @@
-"""Which of several processes this is, by the environment that torchrun gives to each. Imports no torch."""
+"""Which of several processes this is, by the environment that torchrun gives to each, and the cores that it
+may use. Imports no torch."""
 
 import os
 from typing import NamedTuple
@@ -35,6 +36,11 @@ def read_launch() -> Launch:
     if not ("MASTER_ADDR" in os.environ and "MASTER_PORT" in os.environ):
         raise UsageError("WORLD_SIZE is set, MASTER_ADDR and MASTER_PORT are not: start it with torchrun")
     return launch
+
+
+def usable_cores() -> int:
+    """CPU cores that this process may use, which can be fewer than there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def refuse_ranks() -> None:

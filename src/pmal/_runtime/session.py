@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from pmal._runtime.devices import choose_device, usable_cores
-from pmal._runtime.launch import read_launch
+from pmal._runtime.devices import choose_device
+from pmal._runtime.launch import read_launch, usable_cores
 from pmal._runtime.progress import Display, Silent
 from pmal._runtime.ranks import ALONE, Ranks
 from pmal.config import Resources

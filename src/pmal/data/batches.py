@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader
 from torch.utils.data._utils import signal_handling
 
-from pmal._runtime.devices import usable_cores
+from pmal._runtime.launch import usable_cores
 from pmal._runtime.signals import leave_interrupts_to_parent, uninterrupted_starts
 from pmal.data.loading import SampleDataset
 from pmal.errors import DataError, PmalError

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pmal._runtime.devices import usable_cores
+from pmal._runtime.launch import usable_cores
 from pmal._runtime.progress import Advance
 from pmal.data.decode import decode_fitted, fit_to
 from pmal.data.samples import BadImage, EncodedStore, Ids, Pixels, Samples

@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from starlette.requests import ClientDisconnect
 
-from pmal._runtime.devices import usable_cores
+from pmal._runtime.launch import usable_cores
 from pmal.data.decode import TooManyPixels
 from pmal.data.samples import BadImage
 from pmal.errors import PmalError

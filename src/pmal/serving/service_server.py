@@ -11,7 +11,7 @@ import torch
 import uvicorn
 from starlette.types import ASGIApp
 
-from pmal._runtime.devices import usable_cores
+from pmal._runtime.launch import usable_cores
 from pmal.errors import UsageError
 
 GRACE_SECONDS = 30
