@@ -13,7 +13,7 @@ RESULTS = Path(__file__).parent / "results" / "speed"
 def speed_files() -> list[tuple[str, dict]]:
     """What benchmarks/speed.py wrote, with the name of the hardware."""
     found = []
-    for file in sorted(RESULTS.glob("*.json")):
+    for file in sorted(RESULTS.glob("*.json"), key=lambda file: file.stem):
         result = read_json(file)
         found.append((hardware_name(result), result))
     return found
