@@ -23,7 +23,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from pmal.data.sources.npz import declared_array
-from pmal.errors import DataError
+from pmal.errors import DataError, first_line
 from pmal.mining.parquet_columns import read_column
 
 Entry = NDArray[Any] | Tensor | list[str]
@@ -71,10 +71,6 @@ def _split_names(names: Iterable[str]) -> tuple[list[str], list[str]]:
     return known, other
 
 
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
-
-
 # -- .npz
 
 
@@ -85,7 +81,7 @@ def _read_npz(path: Path) -> tuple[dict[str, Entry], list[str]]:
             known, other = _split_names(members)
             declared = {name: declared_array(archive, name) for name in known}
     except _BROKEN as error:
-        raise DataError(f"{path}: not readable as .npz ({_one_line(error)})") from None
+        raise DataError(f"{path}: not readable as .npz ({first_line(error)})") from None
     for name, (_, dtype) in declared.items():
         if dtype.hasobject:
             raise DataError(f"{path}: {name} holds Python objects: save numbers, or strings with dtype=str")
@@ -96,7 +92,7 @@ def _read_npz(path: Path) -> tuple[dict[str, Entry], list[str]]:
             try:
                 array = arrays[name]
             except _BROKEN as error:
-                raise DataError(f"{path}: {name} is not readable ({_one_line(error)})") from None
+                raise DataError(f"{path}: {name} is not readable ({first_line(error)})") from None
             entries[name] = _texts(array, f"{path}: {name}") if array.dtype.kind in "US" else array
     return entries, other
 
@@ -125,7 +121,7 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Entry], list[str]]:
                 entries[name] = file.get_tensor(name)
             metadata = file.metadata() or {}
     except (SafetensorError, *_BROKEN) as error:
-        raise DataError(f"{path}: not readable as safetensors ({_one_line(error)})") from None
+        raise DataError(f"{path}: not readable as safetensors ({first_line(error)})") from None
     return entries | _from_metadata(path, metadata, entries), other
 
 
@@ -142,7 +138,7 @@ def _read_parquet(path: Path) -> tuple[dict[str, Entry], list[str]]:
             }
             raw = file.schema_arrow.metadata or {}
     except (pa.ArrowException, *_BROKEN) as error:
-        raise DataError(f"{path}: not readable as Parquet ({_one_line(error)})") from None
+        raise DataError(f"{path}: not readable as Parquet ({first_line(error)})") from None
     metadata = {key.decode(errors="replace"): text.decode(errors="replace") for key, text in raw.items()}
     return entries | _from_metadata(path, metadata, entries), other
 
@@ -162,7 +158,7 @@ def _from_metadata(path: Path, metadata: Mapping[str, str], taken: Iterable[str]
             found[name] = content if texts else np.array(content)
         except (ValueError, RecursionError) as error:
             raise DataError(
-                f"{path}: {name} in the metadata is not a JSON list ({_one_line(error)})"
+                f"{path}: {name} in the metadata is not a JSON list ({first_line(error)})"
             ) from None
     return found
 
