@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pmal.commands.options import AGAIN, DATA_HELP, DataRootOption, JsonOption, SourceArgument, start_session
+from pmal.commands.options import AGAIN, DataRootOption, JsonOption, SourceArgument, start_session
 from pmal.config import Resources
 from pmal.errors import DataError, UsageError
 
@@ -81,7 +81,9 @@ def data_convert(
 @data_app.command("splits")
 def data_splits(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A data set with published splits.")],
-    family: Annotated[str | None, typer.Option(help=DATA_HELP["family"])] = None,
+    family: Annotated[
+        str | None, typer.Option(help="A family that is published for it. Default: arpl where it exists.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """The known and unknown classes of every split, and what is wrong with the published lists."""
