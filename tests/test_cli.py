@@ -269,6 +269,21 @@ def test_data_list_check_and_convert(tmp_path, call):
     assert_one_line_error(call("data", "convert", "sample", tmp_path / "a.parquet"), 2, "--force")
 
 
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_data_check_tells_a_program_of_unreadable_images(tmp_path, call, form):
+    for name in ("ant/1.png", "ant/2.png", "bee/1.png"):
+        path = tmp_path / "zoo" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encode_png(np.full((9, 9, 1), 7, np.uint8)))
+    code, shown, _ = call("data", "check", tmp_path / "zoo", *form)
+    assert code == 0, "equal images in different classes are for people to judge"
+    (tmp_path / "zoo" / "ant" / "2.png").write_bytes(b"broken")
+    code, shown, error = call("data", "check", tmp_path / "zoo", *form)
+    assert code == 3
+    assert "ant/2.png" in shown
+    assert error.splitlines()[-1] == "error: 1 of 3 images cannot be read: repair or remove them"
+
+
 @pytest.fixture(scope="module")
 def whole_method(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pmal") / "run"

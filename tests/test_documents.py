@@ -62,6 +62,17 @@ def test_sources_are_documented_where_people_look():
     assert not missing
 
 
+def test_families_of_splits_are_documented_where_people_look():
+    from pmal.commands.options import DATA_HELP
+    from pmal.data.protocols import list_families, list_sets
+    from pmal.data.task import OWN_FAMILIES
+
+    families = {family for name in list_sets() for family in list_families(name)} | set(OWN_FAMILIES)
+    text = (ROOT / "docs" / "data.md").read_text()
+    assert not [name for name in families if f"`{name}`" not in text]
+    assert families <= set(re.findall(r"\w+", DATA_HELP["family"]))
+
+
 @pytest.mark.parametrize("page", SPOKEN, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_to_files_of_the_repository(page):
     text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.S | re.M)

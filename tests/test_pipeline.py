@@ -12,8 +12,10 @@ import torch
 from pmal import pipeline
 from pmal._runtime import runs
 from pmal._runtime.runs import read_config
-from pmal.config import STAGES, RunConfig, build, merge
+from pmal._runtime.session import open_session
+from pmal.config import STAGES, Resources, RunConfig, build, merge
 from pmal.data.task import open_task
+from pmal.ensemble import classifiers
 from pmal.errors import DataError, UsageError
 from pmal.serving.bundle import load_model
 
@@ -144,10 +146,24 @@ def test_a_command_that_is_refused_costs_nothing(finished):
     fewer = dataclasses.replace(task, train=task.train.at(np.arange(len(task.train) - 1)))
     with pytest.raises(DataError, match="trained on other classes or images"):
         pipeline.fit(tiny(), finished, start="mining", task=fewer)
-    after = digest(finished)
-    assert {name: after[name] for name in before if name != "quarantine.json"} == {
-        name: value for name, value in before.items() if name != "quarantine.json"
-    }
+    renamed = dataclasses.replace(task.train, class_names=tuple(f"{name}." for name in task.class_names))
+    with pytest.raises(DataError, match="trained on other classes or images"):
+        pipeline.fit(tiny(), finished, task=dataclasses.replace(task, train=renamed, held_out=None))
+    assert digest(finished) == before
+
+
+def test_a_training_that_was_begun_with_other_images_is_refused_and_stays(tmp_path, monkeypatch):
+    task, out = open_task(tiny().data, None), tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(classifiers, "save_classifier", die)
+        with pytest.raises(Killed):
+            pipeline.fit(tiny(), out, open_session(Resources(checkpoint_seconds=0)), task=task)
+    before = digest(out)
+    assert {"quarantine.json", "classifiers/0/checkpoint.json"} <= set(before)
+    fewer = dataclasses.replace(task, train=task.train.at(np.arange(len(task.train) - 1)))
+    with pytest.raises(DataError, match=r"checkpoint\.json: trained on other classes or images"):
+        pipeline.fit(tiny(), out, task=fewer)
+    assert digest(out) == before
 
 
 def test_settings_of_earlier_stages_stay(run):

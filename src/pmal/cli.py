@@ -210,7 +210,7 @@ def predict(
 @app.command()
 def mine(
     embeddings: Annotated[Path, typer.Argument(metavar="EMBEDDINGS", help=".npz, .safetensors or .parquet.")],
-    out: Annotated[Path, typer.Option(help="Where to write: OUT.json, OUT.csv and OUT.samples.csv.")],
+    out: Annotated[Path, typer.Option(help="Writes OUT.json, OUT.safetensors, OUT.csv, OUT.samples.csv.")],
     heads: Annotated[int, typer.Option(min=2, help="Linear heads to fit where the file has none.")] = 2,
     epsilon: Annotated[float, typer.Option(help=MINING_HELP["epsilon"])] = MiningConfig.epsilon,
     per_class: Annotated[int, typer.Option(min=1, help=MINING_HELP["per_class"])] = MiningConfig.per_class,

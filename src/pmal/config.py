@@ -95,7 +95,7 @@ class DataConfig(Checked):
     source: str = "sample"
     """A data set's name, a folder of class folders, a Parquet file or folder, or an .npz file."""
     family: str = "auto"
-    """Family of splits: neal, arpl, paper, random, named, all. Auto: arpl where it exists, else all."""
+    """arpl, neal, paper, first, lt, random, named, all. Auto: arpl, or what the set has; all for own data."""
     split: Annotated[int, Within(0)] = 0
     """Index of the split in its family; for family random, the seed of the draw."""
     known: tuple[str, ...] = ()

@@ -28,7 +28,7 @@ from pmal.config import RunConfig, to_settings
 from pmal.data.parts import Part, image_shape, open_part
 from pmal.data.task import Task, open_task
 from pmal.ensemble.classifier import ClassifierSpec
-from pmal.ensemble.classifiers import change_head, load_classifiers, rehearse, train_classifiers
+from pmal.ensemble.classifiers import change_head, check_data, load_classifiers, rehearse, train_classifiers
 from pmal.ensemble.embeddings import EmbeddedSet, embed_training_set
 from pmal.ensemble.heads import check_heads, first_head
 from pmal.ensemble.training import check_batch_size, training_set
@@ -78,10 +78,11 @@ def run_stages(
 ) -> Iterator[str]:
     """The names of the stages, each when it is done."""
     out, parts = run.path, open_parts(task, spec.image_shape, session)
-    run.write("quarantine.json", {name: part.quarantine() for name, part in parts.items()})
     data, prototypes = training_set(parts["train"], session), None
 
     run.begin("classifiers")
+    check_data(out / "classifiers", config.classifiers, spec, data, session.ranks)
+    run.write("quarantine.json", {name: part.quarantine() for name, part in parts.items()})
     classifiers = train_classifiers(
         data, spec, config, flip=task.flip, folder=out / "classifiers", session=session
     )

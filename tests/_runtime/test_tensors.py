@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from pmal._runtime.tensors import delete_tensors, has_tensors, load_tensors, save_tensors
+from pmal._runtime.tensors import delete_tensors, has_tensors, load_tensors, read_about, save_tensors
 from pmal.errors import DataError
 
 
@@ -15,6 +15,16 @@ def test_round_trip(saved):
     tensors, about = load_tensors(saved / "weights")
     assert torch.equal(tensors["w"], torch.arange(1000.0))
     assert about == {"step": 3}
+
+
+def test_what_is_said_of_tensors_needs_no_tensors(saved):
+    for file in saved.glob("*.safetensors"):
+        file.unlink()
+    assert read_about(saved / "weights") == {"step": 3}
+    assert read_about(saved / "others") == {}
+    (saved / "weights.json").write_text("[]")
+    with pytest.raises(DataError, match="not written by pmal"):
+        read_about(saved / "weights")
 
 
 def test_saving_again_replaces_and_leaves_two_files(saved):

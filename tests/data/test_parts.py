@@ -84,6 +84,15 @@ def test_a_cache_that_cannot_be_used_is_said_before_anything_is_read(folder, ses
         open_part("train", open_folder(folder).train, (10, 3), replace(session, resources=resources))
 
 
+def test_a_cache_that_has_no_use_is_said_once(folder, session, tmp_path):
+    resources = Resources(cache=str(tmp_path / "missing"))
+    samples = open_folder(folder).train
+    for name in ("train", "held out", "test"):
+        open_part(name, samples, (10, 3), replace(session, resources=resources))
+    [said] = session.display.said
+    assert said.startswith(f"--cache {tmp_path}/missing is not used: ")
+
+
 def test_a_cache_is_for_the_training_part_without_its_unreadable_images(folder, session, tmp_path):
     (folder / "b" / "05.png").write_bytes(b"")
     kept = replace(session, resources=Resources(memory_limit=0.0, workers=1, cache=str(tmp_path)))

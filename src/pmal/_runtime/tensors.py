@@ -49,12 +49,22 @@ def load_tensors(path: Path, ranks: Ranks = ALONE) -> tuple[dict[str, torch.Tens
     return ranks.tensors_of_first(lambda: _read(path))
 
 
-def _read(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+def read_about(path: Path) -> dict[str, Any]:
+    """What was saved beside the tensors, without reading these; empty where there are none."""
+    return dict(_entry(path)[2]) if has_tensors(path) else {}
+
+
+def _entry(path: Path) -> tuple[Path, str, dict[str, Any]]:
+    """The tensor file, its checksum, and what belongs to the tensors."""
     entry = read_json(_json_path(path))
     try:
-        file, digest, about = path.parent / Path(entry["tensors"]).name, entry["sha256"], entry["about"]
+        return path.parent / Path(entry["tensors"]).name, entry["sha256"], entry["about"]
     except (KeyError, TypeError):
         raise DataError(f"{_json_path(path)}: not written by pmal: delete it to start again") from None
+
+
+def _read(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    file, digest, about = _entry(path)
     if not file.is_file():
         raise DataError(f"{file}: missing, although {_json_path(path).name} names it")
     if sha256(file) != digest:

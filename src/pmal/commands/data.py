@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from pmal.commands.options import AGAIN, DATA_HELP, DataRootOption, JsonOption, SourceArgument, start_session
+from pmal.commands.options import AGAIN, DataRootOption, JsonOption, SourceArgument, start_session
 from pmal.config import Resources
-from pmal.errors import UsageError
+from pmal.errors import DataError, UsageError
 
 data_app = typer.Typer(help="Look at data sets, check them, convert them.", no_args_is_help=True)
 
@@ -34,7 +34,10 @@ def data_list(data_root: DataRootOption = None, as_json: JsonOption = False) -> 
 
 @data_app.command("check")
 def data_check(source: SourceArgument, data_root: DataRootOption = None, as_json: JsonOption = False) -> None:
-    """Read every image of SOURCE: counts, sizes, unreadable files, equal images in different classes."""
+    """Read every image of SOURCE: counts, sizes, unreadable files, equal images in different classes.
+
+    The exit code is 3 where an image cannot be read; all else that is found is for people to judge.
+    """
     session = start_session(Resources(data_root=data_root), as_json, AGAIN)
 
     from pmal.data.check import check_source, describe_check
@@ -42,6 +45,10 @@ def data_check(source: SourceArgument, data_root: DataRootOption = None, as_json
 
     found = check_source(open_source(source, data_root), session.display)
     print(json.dumps(found) if as_json else describe_check(found))
+    parts = found["parts"].values()
+    if bad := sum(len(part["unreadable"]) for part in parts):
+        total = sum(part["total"] for part in parts)
+        raise DataError(f"{bad:,} of {total:,} images cannot be read: repair or remove them")
 
 
 @data_app.command("convert")
@@ -74,7 +81,9 @@ def data_convert(
 @data_app.command("splits")
 def data_splits(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A data set with published splits.")],
-    family: Annotated[str | None, typer.Option(help=DATA_HELP["family"])] = None,
+    family: Annotated[
+        str | None, typer.Option(help="A family that is published for it. Default: arpl where it exists.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """The known and unknown classes of every split, and what is wrong with the published lists."""

@@ -66,6 +66,10 @@ def open_part(name: str, samples: Samples, shape: tuple[int, int], session: Sess
     if not fits and resources.cache and name == "train":  # the others are looked at once or twice
         # Before anything is read: that takes long, and the folder may be a wrong one.
         room = scratch_file(Path(resources.cache), (len(samples), channels, size, size), ranks)
+    elif resources.cache and name == "train":
+        session.display.say(
+            f"--cache {resources.cache} is not used: the training images are held in memory, not streamed"
+        )
     own = samples.at(np.arange(len(samples))[ranks.share(len(samples))])
     with session.display.stage(f"reading {name}", len(samples), "images") as advance:
         report = ranks.for_all(advance)

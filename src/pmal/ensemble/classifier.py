@@ -125,11 +125,14 @@ def load_classifier(
         raise DataError(f"{path}.json: not the weights of a classifier")
     model = Classifier(build(ClassifierSpec, about["classifier"]))
     if model.spec.class_names != tuple(class_names) or (data and about["data"] != data):
-        raise DataError(
-            f"{path}.json: trained on other classes or images than the data hold now: fit a new run"
-        )
+        raise other_data(path)
     try:
         model.load_state_dict(tensors)
     except RuntimeError:
         raise DataError(f"{path}.json: its weights belong to another network than it describes") from None
     return model.to(device).eval()
+
+
+def other_data(path: Path) -> DataError:
+    """Why weights, or a checkpoint, are not gone on with."""
+    return DataError(f"{path}.json: trained on other classes or images than the data hold now: fit a new run")

@@ -8,9 +8,10 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from pmal._runtime.ranks import Ranks
 from pmal._runtime.seeds import seeded, stream
 from pmal._runtime.session import Session
-from pmal._runtime.tensors import has_tensors
+from pmal._runtime.tensors import has_tensors, read_about
 from pmal.config import RunConfig, TrainingConfig
 from pmal.data.augmentation import augment
 from pmal.data.batches import is_resident
@@ -19,6 +20,7 @@ from pmal.ensemble.classifier import (
     Classifier,
     ClassifierSpec,
     load_classifier,
+    other_data,
     save_classifier,
     with_head,
 )
@@ -78,6 +80,23 @@ def train_classifiers(
             save_classifier(places[index] / "weights", model, data.digest, ranks)
         classifiers |= {index: load(index) for index in group}
     return [classifiers[index] for index in places]
+
+
+def check_data(folder: Path, count: int, spec: ClassifierSpec, data: TrainingSet, ranks: Ranks) -> None:
+    """Refuse other classes or images than the classifiers of a run have learned, be they done or only begun.
+
+    Loading them would refuse as well, but only after the run's folder was written to.
+    """
+
+    def check(path: Path) -> None:
+        about = read_about(path)
+        names = about.get("classifier", {}).get("class_names", spec.class_names)
+        if about and (tuple(names) != spec.class_names or about.get("data") != data.digest):
+            raise other_data(path)
+
+    for index in range(count):
+        for name in ("weights", "checkpoint"):
+            ranks.by_first(functools.partial(check, folder / str(index) / name))
 
 
 def networks_at_once(
