@@ -27,9 +27,9 @@ from pmal.benchmark.groups import (
 from pmal.benchmark.ledger import Ledger, Result
 from pmal.benchmark.paper import SCORES as SCORE_OF_PAPER
 from pmal.benchmark.paper import method_tables
-from pmal.benchmark.rendering import entry_text
+from pmal.benchmark.rendering import entry_text, render
 from pmal.benchmark.tables import COMMON_SCORES as SCORES
-from pmal.benchmark.tables import methods_tables, paired_tables, paper_row, paper_tables, render
+from pmal.benchmark.tables import methods_tables, paired_tables, paper_row, paper_tables
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"

@@ -218,6 +218,7 @@ WRONG_USE = {
     "--set data.source=mnits": "did you mean 'mnist'?",
     "--family all --known 1,2": "does not go with family",
     "--num-known 11": "choose 2 to 10",
+    "--num-known 1": "choose 2 to 10",
 }
 
 
@@ -261,6 +262,8 @@ def test_data_list_check_and_convert(tmp_path, call):
     listed = json.loads(call("data", "list", "--json")[1])
     assert {"sample", "mnist", "cifar+50", "imagenet-lt"} <= {entry["name"] for entry in listed}
     assert "1,000 test images" in call("data", "convert", "sample", tmp_path / "a.parquet")[1]
+    written = json.loads(call("data", "convert", "sample", tmp_path / "b.parquet", "--json")[1])
+    assert written == {"file": str(tmp_path / "b.parquet"), "images": {"train": 5000, "test": 1000}}
     checked = json.loads(call("data", "check", tmp_path / "a.parquet", "--json")[1])
     assert checked["parts"]["train"]["total"] == 5000
     assert checked["parts"]["train"]["per_class"]["7"] == 500

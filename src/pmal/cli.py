@@ -85,7 +85,7 @@ def fit(
     family: Annotated[str | None, typer.Option(help=DATA_HELP["family"])] = None,
     split: Annotated[int | None, typer.Option(min=0, help=DATA_HELP["split"])] = None,
     known: Annotated[str | None, typer.Option(help="Known classes by name, separated by commas.")] = None,
-    num_known: Annotated[int | None, typer.Option(min=2, help=DATA_HELP["num_known"])] = None,
+    num_known: Annotated[int | None, typer.Option(min=0, help=DATA_HELP["num_known"])] = None,
     seed: Annotated[int | None, typer.Option(min=0, help=RUN_HELP["seed"])] = None,
     encoder: Annotated[str | None, typer.Option(help=ENCODER_HELP["name"])] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help=TRAINING_HELP["epochs"])] = None,

@@ -8,7 +8,7 @@ import pytest
 
 from pmal.benchmark.cells import FLUCTUATION, make_cell
 from pmal.benchmark.paper import method_tables, sweep_figures
-from pmal.benchmark.rendering import Beside, render
+from pmal.benchmark.rendering import Beside, as_data, render
 from pmal.benchmark.statistics import Difference
 from pmal.benchmark.tables import ledger_tables, methods_tables, paired_tables, paper_tables
 from tests.benchmark.ledgers import made_up, record
@@ -177,6 +177,17 @@ def test_csv_has_every_figure_by_itself(tmp_path):
     assert row["family"] == "arpl"
     assert (float(row["ACC"]), float(row["ACC deviation"]), row["ACC cells"]) == (90.5, 0.7071, "2")
     assert row["AUROC distance"] == ""
+
+
+def test_data_has_every_figure_by_its_parts(tmp_path):
+    ledger = made_up(tmp_path, *[record(cell(source="cifar10", split=s), distance=0.9) for s in (0, 1)])
+    [first, *_] = as_data(methods_tables(ledger.results()[0]))
+    assert first["family"] == "arpl"
+    assert first["rows"][0]["AUROC distance"] == {"value": 90.0, "deviation": 0.0, "cells": 2, "splits": 2}
+    [compared] = [table for table in as_data(paper_tables(ledger)[0]) if table["title"] == "Table 1, AUROC"]
+    [figure] = [row["cifar10"] for row in compared["rows"] if (row["cifar10"] or {}).get("ours")]
+    assert figure["paper"]["value"] == 94.6
+    assert figure["difference"] == pytest.approx(90.0 - 94.6)
 
 
 def test_ablations_gather_what_differs_in_their_settings_alone(tmp_path):

@@ -82,6 +82,8 @@ def test_tables_of_the_paper_in_every_format(tmp_path, call):
     code, text, error = call("benchmark", "table", "--paper", "--format", "markdown", "--out", LEDGER)
     assert (code, error) == (0, "")
     assert all(f"**Table {number}" in text for number in range(1, 6))
+    tables = json.loads(call("benchmark", "table", "--table", "4", "--json", "--out", LEDGER)[1])
+    assert {table["table"] for table in tables} == {4}
     code, text, _ = call("benchmark", "table", "--table", "4", "--format", "csv", "--out", LEDGER)
     assert text.startswith("table,family,")
     assert '"Table 4, quality or diversity' in text

@@ -1,9 +1,10 @@
-"""Tables as Markdown, CSV and text. Figures are in percent."""
+"""Tables as Markdown, CSV, text and data. Figures are in percent."""
 
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from pmal.benchmark.paper import Printed
 from pmal.benchmark.statistics import Difference, Mean
@@ -48,6 +49,27 @@ def render(tables: Sequence[Table], form: str) -> str:
         return "nothing in the ledger yet"
     parts = {"markdown": _markdown, "csv": _csv, "terminal": _terminal}
     return "\n\n".join(parts[form](table) for table in tables)
+
+
+def as_data(tables: Sequence[Table]) -> list[dict[str, Any]]:
+    """For JSON: a row by its heads, a figure by its parts."""
+    return [
+        {
+            "title": table.title,
+            "family": table.family,
+            "table": table.number,
+            "rows": [dict(zip(table.heads, map(_parts, row), strict=True)) for row in table.rows],
+            "notes": list(table.notes),
+        }
+        for table in tables
+    ]
+
+
+def _parts(entry: Entry) -> Any:
+    if entry is None or isinstance(entry, str):
+        return entry
+    difference = {"difference": entry.difference} if isinstance(entry, Beside) else {}
+    return asdict(entry) | difference
 
 
 def _markdown(table: Table) -> str:

@@ -30,11 +30,9 @@ from pmal.benchmark.paper import (
     Printed,
     method_tables,
 )
-from pmal.benchmark.rendering import Beside, Entry, Table, entry_text, render
+from pmal.benchmark.rendering import Beside, Entry, Table, entry_text
 from pmal.benchmark.statistics import LEAST
 from pmal.data.protocols import list_families, list_sets, split_defects
-
-__all__ = ["ledger_tables", "methods_tables", "paired_tables", "paper_row", "paper_tables", "render"]
 
 COMMON_SCORES = ("probability", "logit", "energy", "distance", "neighbors", "combined")
 _BESIDE = (

@@ -150,13 +150,15 @@ def table(
     ] = None,
     form: Annotated[str, typer.Option("--format", help=", ".join(FORMATS))] = "terminal",
     out: OutOption = RESULTS,
+    as_json: JsonOption = False,
 ) -> None:
     """Means and deviations over splits, from the ledger; with --paper the paper's figures and the difference.
 
     Without it: every method that was run, and paired differences against softmax.
     """
     from pmal.benchmark.ledger import Ledger
-    from pmal.benchmark.tables import ledger_tables, paper_tables, render
+    from pmal.benchmark.rendering import as_data, render
+    from pmal.benchmark.tables import ledger_tables, paper_tables
 
     if form not in FORMATS:
         raise unknown_name("format", form, FORMATS)
@@ -165,4 +167,5 @@ def table(
     tables, broken = (paper_tables if paper or number else ledger_tables)(Ledger(out))
     for line in broken:
         print(f"warning: {line}", file=sys.stderr)
-    print(render([one for one in tables if number is None or one.number == number], form))
+    chosen = [one for one in tables if number is None or one.number == number]
+    print(json.dumps(as_data(chosen)) if as_json else render(chosen, form))

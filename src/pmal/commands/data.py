@@ -57,6 +57,7 @@ def data_convert(
     out: Annotated[Path, typer.Argument(metavar="OUT.parquet", help="The Parquet file to write.")],
     data_root: DataRootOption = None,
     force: Annotated[bool, typer.Option(help="Replace OUT.parquet where it exists.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Write SOURCE as one Parquet file in Hugging Face's image layout. Encoded images keep their bytes."""
     start_session(Resources(data_root=data_root), True, AGAIN)
@@ -75,7 +76,9 @@ def data_convert(
             f"warning: the unknown images of {source} belong to another set and are left out", err=True
         )
     write_parquet(out, parts)
-    print(f"{out}: " + ", ".join(f"{len(part):,} {name} images" for name, part in parts.items()))
+    counts = {name: len(part) for name, part in parts.items()}
+    text = ", ".join(f"{count:,} {name} images" for name, count in counts.items())
+    print(json.dumps({"file": str(out), "images": counts}) if as_json else f"{out}: {text}")
 
 
 @data_app.command("splits")
