@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 
+from pmal._runtime.ranks import RankGroup
 from pmal.geometry import topology as module
 from pmal.geometry.kernels import kernel_for
 from pmal.geometry.logits import space_of
@@ -116,4 +117,12 @@ def test_the_same_topology_is_zero_to_the_last_bit(topology):
 def test_progress_adds_up_to_all_pairs():
     done = []
     module.topology_gap(*spaces(0.3), "unit", kernel_for(CPU), fast=False, advance=done.append)
+    assert sum(done) == 700 * 700
+
+
+def test_processes_that_all_compute_a_small_set_count_its_pairs_together_once():
+    done = []
+    for rank in range(2):
+        options = {"fast": False, "advance": done.append, "ranks": RankGroup(rank, 2)}
+        module.topology_gap(*spaces(0.3), "unit", kernel_for(CPU), **options)
     assert sum(done) == 700 * 700
