@@ -83,7 +83,7 @@ def test_a_stricter_rule_rejects_more(model, score):
 
 def test_a_threshold_set_by_hand_goes_before_calibration(model):
     images = pictures(20, 3)
-    for threshold, label in ((-1.0, True), (3.0, False)):
+    for threshold, label in ((-1.0, True), (0.0, True), (3.0, False)):
         rule = Rule("distance", threshold=threshold)
         labels = dataclasses.replace(model, rule=rule).answer(images).labels
         assert bool((labels < 0).all()) == label
