@@ -125,7 +125,7 @@ def test_prototypes_cover_the_class():
 
 def test_the_length_of_an_embedding_does_not_count():
     z_ND = torch.cat([cloud(0, 20, 0), cloud(1, 20, 1)])
-    longer = z_ND * torch.logspace(-2, 2, 40)[torch.randperm(40), None]
+    longer = z_ND * torch.logspace(-2, 2, 40)[torch.arange(40) * 7 % 40, None]
     plain, stretched = mine_class(z_ND, 4), mine_class(longer, 4)
     assert plain.ids.tolist() == stretched.ids.tolist()
     torch.testing.assert_close(plain.log_r, stretched.log_r, rtol=1e-5, atol=1e-5)
