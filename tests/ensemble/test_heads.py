@@ -1,0 +1,30 @@
+"""What every head has in common, whatever its method."""
+
+import math
+
+import torch
+
+from pmal.ensemble.heads import Head, scores_of
+
+
+class Doubtful(Head):
+    """A head with a weight and a count, whose score of a broken embedding is NaN."""
+
+    own_scores = ("doubt",)
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.tensor(1 / 3))
+        self.register_buffer("count", torch.tensor(7))
+
+    def unknown_scores(self, z_BD, logits_BK):
+        assert z_BD.dtype == logits_BK.dtype == self.weight.dtype == torch.float64
+        assert self.count.dtype == torch.int64
+        return {"doubt": self.weight * z_BD[:, 0]}
+
+
+def test_own_scores_are_computed_in_float64_and_what_broke_the_network_is_unknown():
+    head = Doubtful()
+    found = scores_of(head, torch.tensor([[3.0], [math.nan]]), torch.zeros(2, 2))["doubt"]
+    assert found.tolist() == [3 * head.weight.item(), math.inf]
+    assert head.weight.dtype == torch.float32
