@@ -359,8 +359,9 @@ def test_every_sample_is_seen_at_most_once_an_epoch(data, tmp_path):
 
 def test_training_learns(data, tmp_path):
     log = []
-    run(data, tmp_path, dataclasses.replace(CONFIG, epochs=40), log=log)
+    model = run(data, tmp_path, dataclasses.replace(CONFIG, epochs=40), log=log)
     assert log[-1]["loss"] < 0.6 * log[0]["loss"]
+    assert not model.training
 
 
 def test_seeds_differ_and_the_callers_randomness_is_untouched(data, tmp_path):
