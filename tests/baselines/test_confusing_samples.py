@@ -17,6 +17,16 @@ def test_any_size(size, channels):
     assert parts.discriminator(fakes).shape == (3, 1)
 
 
+def test_generated_pixels_are_normalized_like_real_ones():
+    parts, mean, std = ConfusingSamples(2, 8, 3, 2), torch.tensor([0.4, 0.1]), torch.tensor([0.3, 0.2])
+    torch.manual_seed(0)
+    pixels = parts.generate(4, torch.zeros(2), torch.ones(2))
+    torch.manual_seed(0)
+    expected = (pixels - mean[:, None, None]) / std[:, None, None]
+    torch.testing.assert_close(parts.generate(4, mean, std), expected)
+    assert not list(parts.buffers())  # nothing but weights to save, or to average
+
+
 def test_losses_are_the_transcription():
     torch.manual_seed(0)
     parts = ConfusingSamples(1, 8, noise=3, width=2).double()

@@ -54,6 +54,7 @@ def test_customary_families(digits, own):
     assert choose_split(digits, DataConfig()).family == "arpl"
     assert choose_split(own, DataConfig()).family == "all"
     assert choose_split(own, DataConfig(num_known=4)).family == "random"
+    assert len(choose_split(own, DataConfig(family="random")).known) == 6
     assert choose_split(own, DataConfig(known=("a", "b"))).known == (0, 1)
     with pytest.raises(UsageError, match="did you mean 'arpl'"):
         choose_split(digits, DataConfig(family="arlp"))
