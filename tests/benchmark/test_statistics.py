@@ -62,5 +62,5 @@ def test_the_interval_is_the_same_every_time():
 def test_no_interval_of_fewer_than_three_splits():
     assert paired_difference([(0, 1.0), (1, 3.0)]) == Difference(2.0, None, None, 2)
     assert paired_difference([(0, 1.0), (0, 3.0), (0, 2.0)]) == Difference(2.0, None, None, 1)
-    assert paired_difference([(0, 1.0), (1, 2.0), (2, 3.0)]) == Difference(2.0, 1.0, 3.0, 3)
+    assert paired_difference([(0, 1.0), (1, 2.0), (2, 6.0)]) == Difference(3.0, 1.0, 6.0, 3)
     assert paired_difference([]) is None
