@@ -97,7 +97,7 @@ def test_equality_looks_at_everything():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"labels": torch.tensor([0, 0, 0, 2, 4])}, "a class that does not exist"),
+        ({"labels": torch.tensor([0, 0, 0, 4, 4])}, "a class that does not exist"),
         ({"labels": torch.tensor([-1, 0, 0, 2, 2])}, "a class that does not exist"),
         ({"labels": torch.tensor([2, 2, 2, 0, 0])}, "not in the order of class"),
         ({"rank": torch.tensor([0, 2, 1, 0, 1])}, "not in the order"),

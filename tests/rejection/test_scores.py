@@ -63,7 +63,7 @@ def test_direction_far_samples_are_more_unknown_than_near_ones():
 def test_certain_predictions_keep_their_order():
     """In float64, too, one minus the largest probability is 0 for both."""
     found = probability_score(torch.tensor([[40.0, 0.0], [90.0, 0.0]])).tolist()
-    assert found == pytest.approx([math.exp(-40), math.exp(-90)], rel=1e-12)
+    assert found == pytest.approx([math.exp(-40), math.exp(-90)], rel=1e-12, abs=0)
 
 
 @pytest.mark.parametrize("name", LOGIT_SCORES)
@@ -120,8 +120,8 @@ def test_close_neighbors_keep_their_order():
     z = torch.tensor([[1.0, 0.0], [1.0, 1e-6], [1.0, 2e-6]], dtype=torch.float64)
     same, near, less_near = neighbor_score(z, bank, k=1).tolist()
     assert same == 0
-    assert near == pytest.approx(5e-13, rel=1e-3)
-    assert less_near == pytest.approx(2e-12, rel=1e-3)
+    assert near == pytest.approx(5e-13, rel=1e-3, abs=0)
+    assert less_near == pytest.approx(2e-12, rel=1e-3, abs=0)
 
 
 def test_no_distance_is_negative():
