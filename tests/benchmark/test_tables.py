@@ -91,6 +91,23 @@ def test_a_softmax_as_long_as_a_method_with_one_training_is_just_a_softmax(tmp_p
     assert column(table, "method, epochs") == ["cpn, 100", "softmax, 100"]
 
 
+def test_groups_stand_in_the_order_of_their_epochs(tmp_path):
+    table = tables_of(tmp_path, *(record(cell("softmax", epochs=n), logit=0.5) for n in (1000, 50, 200)))[0]
+    assert column(table, "method, epochs") == ["softmax, 50", "softmax, 200", "softmax, 1000"]
+
+
+def test_each_method_is_compared_by_its_own_score(tmp_path):
+    first = {"logit": 0.7, "probability": 0.2}
+    pmal = record(cell(), logit=0.4, probability=0.3, distance=0.9, softmax=first) | {"score": "distance"}
+    cpn = record(cell("cpn"), logit=0.6) | {"score": "logit"}
+    softmax = record(cell("softmax"), logit=0.8, probability=0.1) | {"score": "logit"}
+    [table] = paired_tables(made_up(tmp_path, pmal, cpn, softmax).results()[0])
+    minus = [(row[2].partition(",")[0], row[3]) for row in table.rows]
+    assert minus == [("cpn", "softmax, 100"), ("pmal", "softmax, 100")]
+    own = [entry.value for entry in column(table, "AUROC, each by its own score")]
+    assert own == pytest.approx([-20.0, 20.0])
+
+
 def test_seeds_are_compared_with_the_same_seed(tmp_path):
     figures = {"pmal": (0.9, 0.7, 0.1), "softmax": (0.8, 0.5)}  # the third seed has no partner
     records = [
