@@ -217,6 +217,16 @@ def test_the_gaussians_are_those_of_images_classified_right(trained):
     torch.testing.assert_close(trained.head.latent_whitening[1], expected_LL)
 
 
+def test_a_class_without_training_images_has_the_gaussian_it_was_drawn_to():
+    model = classifier()
+    z_ND, labels_N = torch.randn(20, model.num_features), torch.arange(20) % 2
+    with torch.no_grad():
+        model.head.fit_after(z_ND, torch.zeros(20, 3), labels_N)
+    assert torch.equal(model.head.latent_mean[2], model.head.class_means[2])
+    assert torch.equal(model.head.latent_whitening[2], torch.eye(8))
+    assert not torch.equal(model.head.latent_mean[1], model.head.class_means[1])
+
+
 def test_logits_do_not_depend_on_the_column_that_is_added(trained):
     images, _ = shades(5, torch.Generator().manual_seed(4))
     with torch.no_grad():
