@@ -149,7 +149,7 @@ def test_an_epoch_is_logged_with_its_mean_loss_and_the_rate_of_its_last_step(dat
 
     def objective(images, labels):
         loss = cross_entropy(model(images.flatten(1) / 255), labels)
-        losses.append(float(loss))
+        losses.append(float(loss.detach()))
         return loss
 
     train("net", model, objective, data, CONFIG, seed=5, folder=tmp_path, session=make_session(log=log))
