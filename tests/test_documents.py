@@ -1,5 +1,6 @@
 """What README and docs say must be so: tables come from the results, commands exist."""
 
+import json
 import re
 import shlex
 
@@ -71,6 +72,28 @@ def test_families_of_splits_are_documented_where_people_look():
     text = (ROOT / "docs" / "data.md").read_text()
     assert not [name for name in families if f"`{name}`" not in text]
     assert families <= set(re.findall(r"\w+", DATA_HELP["family"]))
+
+
+def documented_options():
+    """Method to option to default, from the tables of docs/baselines.md; some are of one method alone."""
+    found = {}
+    for section in (ROOT / "docs" / "baselines.md").read_text().split("\n## ")[1:]:
+        methods = re.findall(r"`([\w+]+)`", section.partition("\n")[0])
+        for names, values, words in re.findall(r"^\| (`.+?`) \| ([^|]+) \| ([^|]+) \|$", section, flags=re.M):
+            only = re.search(r"\(`([\w+]+)`\)$", words.strip())
+            for name, value in zip(re.findall(r"`(\w+)`", names), values.split(", "), strict=True):
+                for method in [only[1]] if only else methods:
+                    found.setdefault(method, {})[name] = json.loads(value)
+    return found
+
+
+def test_options_of_methods_are_documented_with_their_defaults():
+    from pmal.ensemble.heads import default_options
+    from pmal.methods import METHODS
+
+    heads = {name: method.final or method.head for name, method in METHODS.items()}
+    expected = {name: default_options(head) for name, head in heads.items() if default_options(head)}
+    assert documented_options() == expected
 
 
 @pytest.mark.parametrize("page", SPOKEN, ids=lambda path: str(path.relative_to(ROOT)))

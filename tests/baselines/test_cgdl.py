@@ -4,6 +4,9 @@ import copy
 
 import pytest
 import torch
+from torch.distributions import Normal
+from torch.distributions import kl_divergence as torch_divergence
+from torch.nn.functional import cross_entropy, softplus
 
 from pmal.baselines.cgdl import Decoder, Gaussian, Ladder, kl_divergence, latent_score, merge, whitening
 from pmal.config import EncoderConfig
@@ -82,6 +85,44 @@ def test_without_noise_the_ladder_gives_means(rungs):
     assert torch.equal(bottom_BL, ladder.descend(found, noise=False)[1])
     assert not torch.equal(bottom_BL, ladder.descend(found, noise=True)[1])
     assert (kl_B > 0).all() if rungs > 1 else (kl_B == 0).all()
+
+
+def normal_of(layer, h_BD):
+    mean_BL, raw_BL = layer.linear(h_BD).chunk(2, dim=1)
+    return Normal(mean_BL, (softplus(raw_BL) + 0.01).sqrt())
+
+
+def drawn(normal):
+    return normal.mean + normal.stddev * torch.randn_like(normal.mean)
+
+
+@pytest.mark.parametrize("rungs", [1, 2, 3])
+def test_the_loss_is_that_of_the_ladder_written_out(rungs):
+    """Rung by rung with torch's own distributions, and the same random numbers."""
+    model = classifier(rungs=rungs, kl=0.2, reconstruction=0.7).train()
+    head, ladder = model.head, model.head.ladder
+    views, labels = torch.randn(6, 1, 8, 8), torch.tensor([0, 1, 2, 2, 1, 0])
+    torch.manual_seed(7)
+    found = head.loss(model, views, labels, 0.1, None)
+    torch.manual_seed(7)
+    h_BD = model.encoder(views)
+    q = [normal_of(ladder.inference[0], h_BD)]
+    for up, inference in zip(ladder.up, ladder.inference[1:], strict=True):
+        h_BD = up(h_BD)
+        q.append(normal_of(inference, h_BD))
+    top = latent = drawn(q[-1])
+    kl_B = torch_divergence(q[-1], Normal(head.class_means[labels], torch.ones(8))).sum(dim=1)
+    for r in reversed(range(rungs - 1)):
+        layer, gaussian = ladder.down[r]
+        p = normal_of(gaussian, layer(latent))
+        precision = 1 / q[r].variance + 1 / p.variance
+        mean = (q[r].mean / q[r].variance + p.mean / p.variance) / precision
+        posterior = Normal(mean, precision.rsqrt())
+        kl_B = kl_B + torch_divergence(posterior, p).sum(dim=1)
+        latent = drawn(posterior)
+    error = (views - head.decoder(latent)).square().mean()
+    likelihood = cross_entropy(head.classifier(top), labels, label_smoothing=0.1)
+    torch.testing.assert_close(found, likelihood + 0.2 * kl_B.mean() + 0.7 * error, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("size", [8, 9, 15, 28, 32, 33, 64])
@@ -174,6 +215,16 @@ def test_the_gaussians_are_those_of_images_classified_right(trained):
     torch.testing.assert_close(trained.head.latent_mean[1], latents_BL[used_B].mean(0))
     expected_LL = whitening(latents_BL[used_B].double()).float()
     torch.testing.assert_close(trained.head.latent_whitening[1], expected_LL)
+
+
+def test_a_class_without_training_images_has_the_gaussian_it_was_drawn_to():
+    model = classifier()
+    z_ND, labels_N = torch.randn(20, model.num_features), torch.arange(20) % 2
+    with torch.no_grad():
+        model.head.fit_after(z_ND, torch.zeros(20, 3), labels_N)
+    assert torch.equal(model.head.latent_mean[2], model.head.class_means[2])
+    assert torch.equal(model.head.latent_whitening[2], torch.eye(8))
+    assert not torch.equal(model.head.latent_mean[1], model.head.class_means[1])
 
 
 def test_logits_do_not_depend_on_the_column_that_is_added(trained):

@@ -17,6 +17,31 @@ def test_any_size(size, channels):
     assert parts.discriminator(fakes).shape == (3, 1)
 
 
+def test_generated_pixels_are_normalized_like_real_ones():
+    parts, mean, std = ConfusingSamples(2, 8, 3, 2), torch.tensor([0.4, 0.1]), torch.tensor([0.3, 0.2])
+    torch.manual_seed(0)
+    pixels = parts.generate(4, torch.zeros(2), torch.ones(2))
+    torch.manual_seed(0)
+    expected = (pixels - mean[:, None, None]) / std[:, None, None]
+    torch.testing.assert_close(parts.generate(4, mean, std), expected)
+    assert not list(parts.buffers())  # nothing but weights to save, or to average
+
+
+def test_networks_are_as_wide_and_start_as_in_dcgan():
+    parts = ConfusingSamples(1, 256, noise=100, width=16)  # doubled six times from 4 px
+    widths = [16 * times for times in (8, 8, 8, 4, 2, 1)]
+    convolutions = [m for m in parts.generator if isinstance(m, torch.nn.ConvTranspose2d)]
+    assert [m.in_channels for m in convolutions] == widths
+    judging = [m for m in parts.discriminator if isinstance(m, torch.nn.Conv2d)]
+    assert [m.in_channels for m in judging[1:]] == widths[::-1]
+    for layer in (parts.generator[0], convolutions[0], judging[1]):
+        assert layer.weight.mean().abs() < 0.002
+        assert layer.weight.std().item() == pytest.approx(0.02, rel=0.1)
+    scales = torch.cat([m.weight for m in parts.modules() if isinstance(m, torch.nn.BatchNorm2d)])
+    assert scales.mean().item() == pytest.approx(1.0, abs=0.01)
+    assert scales.std().item() == pytest.approx(0.02, rel=0.2)
+
+
 def test_losses_are_the_transcription():
     torch.manual_seed(0)
     parts = ConfusingSamples(1, 8, noise=3, width=2).double()

@@ -3,6 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pmal.baselines.cpn import random_points
 from pmal.ensemble.heads import HeadConfig, HeadShape, create_head
 from pmal.errors import UsageError
 from tests.baselines import toy
@@ -50,3 +51,10 @@ def test_mixed_precision_does_not_reach_the_distances():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         mixed = head(z)
     assert torch.equal(mixed, head(z))
+
+
+def test_points_start_near_the_origin():
+    torch.manual_seed(0)
+    points = random_points(HeadShape(128, 10, 3, 32), points=4)
+    assert points.shape == (10, 4, 128)
+    assert points.std().item() == pytest.approx(0.1, rel=0.05)

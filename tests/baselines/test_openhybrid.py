@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
 
-from pmal.baselines.openhybrid import Flow, HybridHead
+from pmal.baselines.openhybrid import Coupling, Flow, HybridHead
 from pmal.config import EncoderConfig
 from pmal.ensemble.classifier import Classifier, ClassifierSpec
 from pmal.ensemble.heads import HeadConfig, HeadShape, scores_of
@@ -49,6 +50,32 @@ def test_the_density_has_mass_one():
     grid_ND = torch.cartesian_prod(axis, axis)
     mass = flow.log_density(grid_ND).exp().sum() * (axis[1] - axis[0]) ** 2
     assert mass.item() == pytest.approx(1, abs=0.02)
+
+
+def test_a_coupling_scales_by_no_more_than_e_squared_and_little_by_what_is_asked():
+    coupling = Coupling(4, 8, first=True)
+    with torch.no_grad():
+        coupling.net[-1].bias.copy_(torch.tensor([0.01, -1e3, 0.5, -0.5]))
+    *_, log_scale_BH, shift_BH = coupling.plan(torch.randn(1, 4))
+    assert log_scale_BH[0].tolist() == pytest.approx([0.01, -2.0], rel=1e-4)
+    assert shift_BH[0].tolist() == [0.5, -0.5]
+
+
+def test_the_loss_is_cross_entropy_and_density_per_channel_of_noisy_embeddings():
+    torch.manual_seed(0)
+    head = HybridHead(HeadShape(3, 2, 3, 1), weight=0.6, layers=2, width=8, noise=0.5, unit=False).double()
+    for parameter in head.flow.parameters():
+        torch.nn.init.normal_(parameter, std=0.7)
+    z_BD, labels_B = torch.randn(9, 3, dtype=torch.float64), torch.arange(9) % 2
+    torch.manual_seed(1)
+    found = head.known_loss(z_BD, labels_B, 0.1)
+    torch.manual_seed(1)
+    x_BD = (z_BD - z_BD.mean(0)) / (z_BD.var(0, correction=0) + head.standard.eps).sqrt()
+    density = head.flow.log_density(x_BD + 0.5 * torch.randn_like(x_BD)).mean()
+    likelihood = cross_entropy(
+        z_BD @ head.classifier.weight.T + head.classifier.bias, labels_B, label_smoothing=0.1
+    )
+    torch.testing.assert_close(found, likelihood - 0.6 / 3 * density)
 
 
 def classifier(**options):

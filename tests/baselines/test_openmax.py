@@ -86,6 +86,9 @@ def test_a_class_of_few_images_has_the_tails_of_the_others():
     found = fit_tails([many, more, np.array([0.5, 0.5])], 10)
     assert found[2] == pytest.approx(fit_weibull(np.concatenate([many[-10:], more[-10:]])))
     assert found[0] == pytest.approx(fit_weibull(many[-10:]))
+    just_enough = np.linspace(5, 6, 10)
+    assert fit_tails([many, just_enough], 20)[1] == pytest.approx(fit_weibull(just_enough))
+    assert fit_tails([many, just_enough[:9]], 20)[1] == pytest.approx(fit_weibull(many))
 
 
 def test_means_are_of_the_correctly_classified_images():

@@ -5,6 +5,7 @@ import functools
 import numpy as np
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
 
 from pmal import OpenSetClassifier, auroc, pipeline
 from pmal._runtime.session import open_session
@@ -49,6 +50,16 @@ def test_the_loss_is_that_of_the_equations(pairs, beta, gamma):
     found = placeholder_loss(logits, mixed, labels, torch.tensor(pairs), beta, gamma)
     rows = (logits.double().tolist(), mixed.double().tolist(), labels.tolist())
     assert float(found) == pytest.approx(reference.loss(*rows, pairs, beta, gamma), rel=1e-5)
+
+
+def test_only_the_labels_of_known_images_are_smoothed():
+    """The placeholder as the second choice, or the first for a mixture, is meant as it is said."""
+    generator = torch.Generator().manual_seed(0)
+    logits, mixed = 3 * torch.randn(2, 4, 6, generator=generator)
+    words = (logits, mixed, torch.tensor([0, 4, 2, 2]), torch.ones(4, dtype=torch.bool))
+    smooth, hard = (cross_entropy(logits, words[2], label_smoothing=s) for s in (0.2, 0.0))
+    found = placeholder_loss(*words, smoothing=0.2) - placeholder_loss(*words)
+    torch.testing.assert_close(found, smooth - hard)
 
 
 def test_the_head_puts_the_largest_placeholder_beside_the_known_logits():

@@ -71,3 +71,9 @@ def test_the_most_alike_cells_decide(tmp_path):
     ).results()
     assert usual_speed(tiny("softmax"), results, HERE) == 500.0
     assert usual_speed(tiny("pmal"), results, HERE) == 100.0
+
+
+def test_one_cell_on_a_busy_machine_does_not_decide(tmp_path):
+    speeds = enumerate((490.0, 500.0, 20.0), 1)
+    results, _ = made_up(tmp_path, *(measured(tiny(seed=seed), speed) for seed, speed in speeds)).results()
+    assert usual_speed(tiny(), results, HERE) == 490.0

@@ -37,6 +37,19 @@ def test_others_that_do_not():
     assert 0 <= found["distance_by_chance"] < 1
 
 
+def test_both_ways_count():
+    """Every one of the first has one alike among the second, but not the other way round."""
+    found = compare_minings([mined(10, 11, 20, 21), mined(10, 12, 20, 22)], Z, IDS, LABELS)
+    assert found["distance_to_nearest"] == pytest.approx((0 + 1 / 2) / 2)
+
+
+def test_chance_draws_from_all_images_of_a_class():
+    """The first image of each class is at right angles to the 39 others."""
+    z = torch.tensor([[0.0, 1.0], *[[1.0, 0.0]] * 39] * 2)
+    found = compare_minings([mined(1, 41)] * 3, z, torch.arange(80), np.arange(80) // 40)
+    assert found["distance_by_chance"] < 0.3
+
+
 def test_half_of_them():
     found = compare_minings([mined(10, 12, 20, 22), mined(10, 13, 20, 23)], Z, IDS, LABELS)
     assert found["share_equal"] == 0.5

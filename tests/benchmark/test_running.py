@@ -11,6 +11,7 @@ from pmal import pipeline
 from pmal._runtime.progress import Silent
 from pmal._runtime.runs import open_run
 from pmal._runtime.session import open_session
+from pmal.benchmark import fluctuation
 from pmal.benchmark.cells import FLUCTUATION, make_cell
 from pmal.benchmark.grid import Planned
 from pmal.benchmark.running import Places, count_training_images, run_cell
@@ -19,6 +20,7 @@ from pmal.benchmark.shared import ClassifierStore, classifier_digest, classifier
 from pmal.config import Resources
 from pmal.ensemble import classifiers
 from pmal.errors import DataError, Interrupted
+from pmal.mining import mine_spaces
 from pmal.reporting import evaluation
 from tests.benchmark.ledgers import tiny
 
@@ -238,7 +240,13 @@ def test_a_run_of_other_settings_takes_nothing(places, session, tmp_path):
         pass
 
 
-def test_fluctuation_of_prototypes(places, session, trained):
+def test_fluctuation_of_prototypes(places, session, trained, monkeypatch):
+    pairs = []
+    monkeypatch.setattr(
+        fluctuation,
+        "mine_spaces",
+        lambda spaces, *words, **options: pairs.append(spaces) or mine_spaces(spaces, *words, **options),
+    )
     run_cell(Planned(tiny("pmal")), places, session)
     cell = replace(tiny("pmal", settings=["ensemble.size=6"]), measure=FLUCTUATION)
     run_cell(Planned(cell), places, session)
@@ -246,7 +254,8 @@ def test_fluctuation_of_prototypes(places, session, trained):
     [result], broken = places.ledger.results(FLUCTUATION)
     assert (result.cell, broken) == (cell, [])
     record = result.record
-    assert record["minings"] == 3
+    assert record["minings"] == 3 == len(pairs)
+    assert len({z_ND.numpy().tobytes() for pair in pairs for z_ND, *_ in pair}) == 6
     assert 0 <= record["share_equal"] <= 1
     assert record["distance_to_nearest"] >= 0
     assert record["manifest"]["hardware"]

@@ -54,6 +54,13 @@ def test_the_interval_is_that_of_scipy(n):
     assert bootstrap_interval(list(values)) == pytest.approx((expected.low, expected.high), abs=0.03)
 
 
+def test_up_to_six_splits_chance_has_no_part(monkeypatch):
+    monkeypatch.setattr("pmal.benchmark.statistics._DRAWS", 1)
+    for more, by_chance in (([87.2], False), ([87.2, 90.0], True)):
+        low, high = bootstrap_interval([*VALUES, *more])
+        assert (low == high) == by_chance
+
+
 def test_the_interval_is_the_same_every_time():
     values = list(np.random.default_rng(0).normal(size=9))
     assert bootstrap_interval(values) == bootstrap_interval(values)
@@ -62,5 +69,5 @@ def test_the_interval_is_the_same_every_time():
 def test_no_interval_of_fewer_than_three_splits():
     assert paired_difference([(0, 1.0), (1, 3.0)]) == Difference(2.0, None, None, 2)
     assert paired_difference([(0, 1.0), (0, 3.0), (0, 2.0)]) == Difference(2.0, None, None, 1)
-    assert paired_difference([(0, 1.0), (1, 2.0), (2, 3.0)]) == Difference(2.0, 1.0, 3.0, 3)
+    assert paired_difference([(0, 1.0), (1, 2.0), (2, 6.0)]) == Difference(3.0, 1.0, 6.0, 3)
     assert paired_difference([]) is None

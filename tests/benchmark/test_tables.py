@@ -86,6 +86,40 @@ def test_a_softmax_as_long_as_both_trainings_is_called_so(tmp_path):
     assert column(table, "method, epochs") == ["pmal, 100 + 100", "softmax, 100", "softmax equally long, 200"]
 
 
+def test_a_softmax_as_long_as_a_method_with_one_training_is_just_a_softmax(tmp_path):
+    table = tables_of(tmp_path, *(record(cell(method), logit=0.5) for method in ("cpn", "softmax")))[0]
+    assert column(table, "method, epochs") == ["cpn, 100", "softmax, 100"]
+
+
+def test_groups_stand_in_the_order_of_their_epochs(tmp_path):
+    table = tables_of(tmp_path, *(record(cell("softmax", epochs=n), logit=0.5) for n in (1000, 50, 200)))[0]
+    assert column(table, "method, epochs") == ["softmax, 50", "softmax, 200", "softmax, 1000"]
+
+
+def test_each_method_is_compared_by_its_own_score(tmp_path):
+    first = {"logit": 0.7, "probability": 0.2}
+    pmal = record(cell(), logit=0.4, probability=0.3, distance=0.9, softmax=first) | {"score": "distance"}
+    cpn = record(cell("cpn"), logit=0.6) | {"score": "logit"}
+    softmax = record(cell("softmax"), logit=0.8, probability=0.1) | {"score": "logit"}
+    [table] = paired_tables(made_up(tmp_path, pmal, cpn, softmax).results()[0])
+    minus = [(row[2].partition(",")[0], row[3]) for row in table.rows]
+    assert minus == [("cpn", "softmax, 100"), ("pmal", "softmax, 100")]
+    own = [entry.value for entry in column(table, "AUROC, each by its own score")]
+    assert own == pytest.approx([-20.0, 20.0])
+
+
+def test_seeds_are_compared_with_the_same_seed(tmp_path):
+    figures = {"pmal": (0.9, 0.7, 0.1), "softmax": (0.8, 0.5)}  # the third seed has no partner
+    records = [
+        record(cell(method, seed=seed), logit=value)
+        for method, values in figures.items()
+        for seed, value in enumerate(values)
+    ]
+    [table] = paired_tables(made_up(tmp_path, *records).results()[0])
+    assert column(table, "AUROC logit")[0].value == pytest.approx(15.0)
+    assert column(table, "data, splits") == ["cifar10, 0; seed 0, 1"]
+
+
 def test_a_score_of_a_methods_own_has_a_column(tmp_path):
     found = [
         record(cell("softmax", split=split), logit=0.5, weibull=value) | {"score": "weibull"}
@@ -156,6 +190,17 @@ def test_the_paper_beside_ours(tmp_path):
     text = render([auroc], "markdown")
     assert "83.9 (n=1), paper 81.8: +2.1" in text
     assert "| CPN |  | paper 99.0 |" in text
+
+
+def test_a_figure_of_the_paper_without_one_of_ours_stands_once(tmp_path):
+    ours = [record(cell(source="tinyimagenet", epochs=n), distance=0.8) for n in (100, 50)]
+    [auroc] = [t for t in paper_tables(made_up(tmp_path, *ours))[0] if t.title == "Table 1, AUROC"]
+    rows = [row for row in auroc.rows if row[0] == "PMAL-OSCRI"]
+    shown = {
+        name: [row[auroc.heads.index(name)].paper is not None for row in rows]
+        for name in ("cifar10", "tinyimagenet")
+    }
+    assert shown == {"cifar10": [True, False], "tinyimagenet": [True, True]}
 
 
 def test_an_empty_ledger_shows_the_paper_alone(tmp_path):

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from pmal.data import augmentation as module
 from pmal.data.augmentation import (
     POLICIES,
     _affine_matrices,
@@ -199,6 +200,29 @@ def test_affine_probability_is_per_image() -> None:
     assert 0.63 < still.float().mean() < 0.77
 
 
+def test_strong_turns_zooms_shears_and_shifts_within_its_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recovered from the matrices: rotation times (1, a; b, 1) over the zoom, and a shift of whole pixels."""
+    seen = []
+    monkeypatch.setattr(module, "_resample", lambda x, matrices: seen.append(matrices) or x)
+    monkeypatch.setattr(module, "cutout", lambda x, size: seen.append(size) or x)
+    augment(random_images(4000, 1, 48), "strong", *statistics_of(1), flip=False)
+    matrices, size = seen[0].double(), seen[1]
+    assert size == 24
+    assert sorted(set(matrices[:, :, 2].flatten().tolist())) == list(range(-6, 7))
+    xx, xy, yx, yy = matrices[:, :, :2].flatten(1).T
+    changed = (xx - 1).abs() + xy.abs() + yx.abs() + (yy - 1).abs() > 0
+    assert 0.46 < changed.double().mean() < 0.54
+    clear = changed & ((xy + yx).abs() > 0.02)  # shears that cancel leave the turn undetermined
+    xx, xy, yx, yy = (part[clear] for part in (xx, xy, yx, yy))
+    turn = torch.atan((yy - xx) / (xy + yx))
+    cos, sin = torch.cos(turn), torch.sin(turn)
+    zoom = 1 / (cos * xx + sin * yx)
+    assert_fills(torch.rad2deg(turn), -15, 15)
+    assert_fills(zoom, 0.8, 1.2)
+    assert_fills(zoom * (cos * xy + sin * yy), -0.15, 0.15)
+    assert_fills(zoom * (cos * yx - sin * xx), -0.15, 0.15)
+
+
 def crops_of_ramps(batch: int, flip: bool, height: int = 48, width: int = 64) -> tuple[Tensor, ...]:
     """Left, right, top and bottom end of each crop in the image, as shares of it from -1 to 1.
 
@@ -267,6 +291,14 @@ def test_contrast_keeps_the_mean_and_saturation_the_gray_version() -> None:
     paler = jitter_alone(x, saturation=1.0)
     torch.testing.assert_close(paler.mean(1), x.mean(1), rtol=0, atol=1e-5)
     assert_fills((paler - x.mean(1, True)).std((1, 2, 3)) / (x - x.mean(1, True)).std((1, 2, 3)), 0.0, 2.0)
+
+
+def test_contrast_has_one_mean_for_all_channels() -> None:
+    x = 0.4 + 0.2 * repeated(50).float() / 255 * torch.tensor([1.0, 0.5, 0.1])[:, None, None]
+    mean = x.mean((1, 2, 3), keepdim=True)
+    apart, before = jitter_alone(x, contrast=0.5) - mean, x - mean
+    factor = (apart * before).sum((1, 2, 3), True) / before.square().sum((1, 2, 3), True)
+    torch.testing.assert_close(apart, factor * before, rtol=0, atol=1e-5)
 
 
 def test_gray_images_have_no_saturation() -> None:

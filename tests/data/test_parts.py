@@ -7,7 +7,7 @@ import torch
 from pmal._runtime.progress import Lines
 from pmal._runtime.session import Session, open_session
 from pmal.config import DataConfig, Resources
-from pmal.data.batches import StreamedImages, sequential_plan
+from pmal.data.batches import StreamedImages, is_resident, sequential_plan
 from pmal.data.decode import encode_png
 from pmal.data.decoded import DecodedImages
 from pmal.data.parts import image_shape, open_part, training_statistics
@@ -60,6 +60,8 @@ def test_unreadable_images_are_listed_counted_and_said(folder, session):
 def test_a_class_of_hardly_any_images_is_said(folder, session):
     for file in sorted((folder / "c").iterdir())[:-1]:
         file.unlink()
+    for file in sorted((folder / "d").iterdir())[:-5]:  # enough
+        file.unlink()
     train = open_folder(folder).train
     open_part("test", train, (10, 3), session)
     assert session.display.said == []
@@ -75,6 +77,19 @@ def test_a_class_that_is_lost_altogether_stops(folder, session):
     (folder / "c" / "02.png").write_bytes(b"broken")
     with pytest.raises(DataError, match="no image of class 'c' is readable"):
         open_part("train", open_folder(folder).train, (10, 3), session)
+
+
+def test_a_class_that_a_part_never_had_is_not_lost(folder, session):
+    train = open_folder(folder).train
+    part = open_part("test", train.at(train.labels != 2), (10, 3), session)
+    assert len(part.images) == 30
+
+
+def test_images_are_held_in_memory_while_their_pixels_fit(folder, session):
+    samples, pixels = open_folder(folder).train, 40 * 3 * 10 * 10
+    for limit, resident in ((pixels, True), (pixels - 1, False)):
+        limited = replace(session, resources=Resources(memory_limit=limit / 2**30, workers=1))
+        assert is_resident(open_part("test", samples, (10, 3), limited).images) == resident
 
 
 def test_a_cache_that_cannot_be_used_is_said_before_anything_is_read(folder, session, tmp_path, monkeypatch):
@@ -136,6 +151,7 @@ def test_only_statistics_that_take_long_are_displayed(folder, session, capsys):
 def test_the_shape_is_the_images_own_or_the_one_asked_for(folder):
     samples = open_folder(folder).train
     assert image_shape(samples, DataConfig()) == (10, 3)
-    assert image_shape(samples, DataConfig(image_size=32)) == (32, 3)
+    for side in (8, 32):
+        assert image_shape(samples, DataConfig(image_size=side)) == (side, 3)
     with pytest.raises(UsageError, match=r"data\.image_size to 8 or more"):
         image_shape(samples, DataConfig(image_size=7))

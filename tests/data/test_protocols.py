@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pmal.data.protocols import (
+    CIFAR10_ANIMALS,
     all_known,
     as_json,
     get_split,
@@ -102,6 +103,11 @@ def test_defects() -> None:
         ("cifar+50", "neal"): same_fifty,
         ("cifar+50", "paper"): same_fifty,
     }
+
+
+def test_the_animals_of_cifar_10() -> None:
+    names = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+    assert {names[k] for k in CIFAR10_ANIMALS} == {"bird", "cat", "deer", "dog", "frog", "horse"}
 
 
 def test_json_shape() -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from pmal.config import DataConfig
 from pmal.data.protocols import Split, random_split
 from pmal.data.samples import ArrayStore, Samples, Source
-from pmal.data.task import choose_split, hold_out, learning_task, make_task
+from pmal.data.task import choose_split, hold_out, learning_task, limited, make_task
 from pmal.errors import DataError, UsageError
 
 NAMES = tuple("abcdefghij")
@@ -54,6 +54,7 @@ def test_customary_families(digits, own):
     assert choose_split(digits, DataConfig()).family == "arpl"
     assert choose_split(own, DataConfig()).family == "all"
     assert choose_split(own, DataConfig(num_known=4)).family == "random"
+    assert len(choose_split(own, DataConfig(family="random")).known) == 6
     assert choose_split(own, DataConfig(known=("a", "b"))).known == (0, 1)
     with pytest.raises(UsageError, match="did you mean 'arpl'"):
         choose_split(digits, DataConfig(family="arlp"))
@@ -79,6 +80,27 @@ def test_held_out_part_is_disjoint_stratified_and_fixed(own):
     assert not set(train.ids) & set(test.ids)
     assert np.bincount(test.labels).tolist() == [2] * 10
     assert np.array_equal(hold_out(own.train, 0.2)[1].ids, test.ids)
+
+
+def test_what_is_held_out_or_kept_is_from_all_over_a_class():
+    """Images of a class often lie in the order in which they were taken."""
+    many = samples(np.repeat([0, 1], 100), names=("a", "b"))
+    for drawn in (hold_out(many, 0.2)[1], limited(many, 20)):
+        assert np.bincount(drawn.labels).tolist() == [20, 20]
+        for start in range(0, 200, 50):
+            assert 3 < ((drawn.ids >= start) & (drawn.ids < start + 50)).sum() < 17
+
+
+def test_only_what_was_drawn_from_the_training_images_file_is_counted(own, digits):
+    split = Split(tuple(range(6)), tuple(range(6, 10)), "x", 0)
+    assert make_task(own, split, DataConfig(held_out=0.25)).drawn() == {
+        "train": 36,
+        "held out": 12,
+        "test": 12,
+        "unknown": 8,
+    }
+    apart = make_task(digits, split, DataConfig(held_out=0.25))
+    assert apart.drawn() == {"train": len(apart.train), "held out": len(apart.held_out)}
 
 
 @given(st.lists(st.integers(1, 40), min_size=2, max_size=10), st.floats(0, 0.99))

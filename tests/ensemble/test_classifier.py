@@ -1,10 +1,11 @@
-"""The layout of a network in memory: a convolution copies what comes in another than its own."""
+"""A network's layout in memory (a convolution copies what comes in another than its own), and its heads."""
 
 import pytest
 import torch
 
 from pmal.config import EncoderConfig
-from pmal.ensemble.classifier import Classifier, ClassifierSpec, in_half_precision
+from pmal.ensemble.classifier import Classifier, ClassifierSpec, in_half_precision, with_head
+from pmal.ensemble.heads import HeadConfig
 from pmal.errors import UsageError
 
 
@@ -28,6 +29,30 @@ def test_no_layer_changes_the_layout_in_either_direction(encoder, channels):
     model(torch.randn(4, channels, 16, 16)).sum().backward()
     assert layouts
     assert all(right for _, right in layouts), [module for module, right in layouts if not right]
+
+
+def test_an_embedding_is_that_of_normalized_pixels():
+    torch.manual_seed(0)
+    model = Classifier(ClassifierSpec(EncoderConfig("small"), ("a", "b"), 16, 3)).eval()
+    model.set_normalization(torch.tensor([0.4, 0.5, 0.6]), torch.tensor([0.2, 0.3, 0.1]))
+    images = torch.randint(0, 256, (4, 3, 16, 16), dtype=torch.uint8)
+    views = (images / 255 - model.mean[:, None, None]) / model.std[:, None, None]
+    with torch.no_grad():
+        z_BD, logits_BK = model.embed(images)
+        torch.testing.assert_close(z_BD, model.encoder(views))
+        torch.testing.assert_close(logits_BK, model(views))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_another_head_starts_from_what_was_learned(training):
+    torch.manual_seed(0)
+    model = Classifier(ClassifierSpec(EncoderConfig("small"), ("a", "b"), 16, 3)).train(training)
+    model.set_normalization(torch.tensor([0.4, 0.5, 0.6]), torch.tensor([0.2, 0.3, 0.1]))
+    other = with_head(model, HeadConfig("proser"))
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(other.state_dict()[name], tensor), name
+    assert other.spec.head.name == "proser"
+    assert other.training == training
 
 
 def test_an_encoder_of_half_precision_gives_the_same_embedding_to_three_digits():

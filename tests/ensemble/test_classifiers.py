@@ -1,6 +1,7 @@
 """The classifiers of a run: one after another or side by side, the same weights."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -48,6 +49,21 @@ def test_side_by_side_they_are_those_of_one_after_another(data, tmp_path, monkey
         for a, b in zip(ours.state_dict().values(), theirs.state_dict().values(), strict=True):
             assert torch.equal(a, b)
     assert not list(tmp_path.glob("**/checkpoint*"))
+
+
+def test_each_has_its_own_start_and_all_follow_the_seed_and_the_pixels(data, tmp_path):
+    def first_weights(seed, folder):
+        config = dataclasses.replace(CONFIG, seed=seed)
+        return [model.head.weight for model in run(data, tmp_path / folder, config)[0]]
+
+    found, again, other = first_weights(0, "a"), first_weights(0, "b"), first_weights(1, "c")
+    assert all(torch.equal(a, b) for a, b in zip(found, again, strict=True))
+    different = [*found, *other]
+    assert not any(torch.equal(a, b) for a, b in itertools.combinations(different, 2))
+    model = run(data, tmp_path / "a")[0][0]
+    pixels = data.images.images.double() / 255
+    torch.testing.assert_close(model.mean.double(), pixels.mean()[None], rtol=1e-6, atol=0)
+    torch.testing.assert_close(model.std.double(), pixels.std(correction=0)[None], rtol=1e-6, atol=0)
 
 
 def test_those_that_are_done_are_left_out(data, tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ from pmal.data.batches import ResidentImages
 from pmal.data.parts import Part
 from pmal.data.samples import ArrayStore, Samples
 from pmal.ensemble.classifier import Classifier, ClassifierSpec, load_classifier, save_classifier
-from pmal.ensemble.embeddings import embed_images, embed_training_set
+from pmal.ensemble.embeddings import embed_images, embed_training_set, stored_embeddings
 from pmal.errors import DataError
 
 CPU = torch.device("cpu")
@@ -42,6 +42,11 @@ def test_embeddings_do_not_depend_on_the_batch_size(train):
     torch.testing.assert_close(logits, z @ model.head.weight.T + model.head.bias)
 
 
+def test_batch_norm_does_not_see_the_batch_even_of_a_network_in_training(train):
+    expected = embed_images(make(0), train.images)[0]
+    assert torch.equal(embed_images(make(0).train(), train.images)[0], expected)
+
+
 @pytest.mark.parametrize("bias", [True, False])
 def test_spaces_are_kept_and_loaded(train, session, tmp_path, bias):
     models = [make(0, bias), make(1, bias)]
@@ -61,6 +66,17 @@ def test_spaces_of_other_images_or_weights_are_made_anew(train, session, tmp_pat
     assert len(space.z_ND) == 29
     [space] = embed_training_set([make(1)], fewer, tmp_path, session)
     assert space.fresh
+    others = Part(train.samples.at(np.arange(1, 30)), fewer.images, ())  # the same pixels by other ids
+    [space] = embed_training_set([make(1)], others, tmp_path, session)
+    assert space.fresh
+
+
+def test_stored_spaces_are_there_all_or_not_at_all(train, session, tmp_path):
+    models = [make(0), make(1)]
+    embedded = embed_training_set(models[:1], train, tmp_path, session)
+    assert stored_embeddings(models, train, tmp_path, session) is None
+    [found] = stored_embeddings(models[:1], train, tmp_path, session)
+    assert torch.equal(found.z_ND, embedded[0].z_ND)
 
 
 def test_a_classifier_survives_saving(train, tmp_path):

@@ -46,6 +46,22 @@ def test_sgd_is_nesterov_with_l2():
     torch.testing.assert_close(layer.weight, before - 0.1 * (g + 0.9 * g))
 
 
+def test_adam_has_the_momentum_and_l2_of_the_recipe():
+    ours, plain = (nn.Linear(3, 1, bias=False).double() for _ in range(2))
+    plain.load_state_dict(ours.state_dict())
+    config = TrainingConfig(optimizer="adam", learning_rate=0.1, momentum=0.7, weight_decay=0.01)
+    optimizers = [
+        make_optimizer(ours, config),
+        torch.optim.Adam(plain.parameters(), lr=0.1, betas=(0.7, 0.999), weight_decay=0.01),
+    ]
+    for x in torch.randn(4, 2, 3, generator=torch.Generator().manual_seed(0)).double():
+        for layer, optimizer in zip((ours, plain), optimizers, strict=True):
+            optimizer.zero_grad()
+            layer(x).square().mean().backward()
+            optimizer.step()
+    torch.testing.assert_close(ours.weight, plain.weight)
+
+
 def test_average_is_the_exponential_mean_of_weights_and_statistics():
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     average = WeightAverage(model, decay=0.2)

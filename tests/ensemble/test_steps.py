@@ -14,6 +14,68 @@ from pmal.ensemble.optimizers import WeightAverage, make_optimizer, set_rate
 from pmal.ensemble.steps import EagerStep, GraphStep, compiled
 
 
+def make_step(model, guard=lambda loss: None, **settings):
+    config = TrainingConfig(learning_rate=0.1, weight_decay=0.0, **settings)
+    average = WeightAverage(model, 0.5)
+    step = EagerStep(
+        lambda x, y: cross_entropy(model(x), y), make_optimizer(model, config), average, "float32", guard
+    )
+    return step, average
+
+
+def batches(count):
+    random = torch.Generator().manual_seed(0)
+    return [
+        (torch.randn(6, 3, generator=random), torch.randint(0, 2, (6,), generator=random))
+        for _ in range(count)
+    ]
+
+
+def test_a_step_is_one_of_gradient_descent_and_gives_the_loss_before_it():
+    model = nn.Linear(3, 2)
+    step, average = make_step(model, momentum=0.0)
+    for x, y in batches(3):
+        expected = cross_entropy(model(x), y)
+        slopes = torch.autograd.grad(expected, list(model.parameters()))
+        moved = [p.detach() - 0.1 * g for p, g in zip(model.parameters(), slopes, strict=True)]
+        loss = step(x, y)
+        assert loss == expected.detach()
+        assert not loss.requires_grad
+        torch.testing.assert_close([p.detach() for p in model.parameters()], moved)
+    assert average.updates == 3
+
+
+def test_the_guard_stops_a_step_before_the_weights_change():
+    def refuse(loss):
+        raise ValueError("bad loss")
+
+    model = nn.Linear(3, 2)
+    step, average = make_step(model, refuse)
+    before = model.weight.detach().clone()
+    with pytest.raises(ValueError, match="bad loss"):
+        step(*batches(1)[0])
+    assert torch.equal(model.weight, before)
+    assert average.updates == 0
+
+
+def test_a_snapshot_puts_all_back_that_steps_change():
+    """Weights, statistics, momentum, average and random numbers: the next steps are the first ones again."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 2))
+    step, average = make_step(model)
+    restore = steps._snapshot(model, step, torch.device("cpu"))
+    before = [t.clone() for t in (*model.state_dict().values(), *average.state)]
+    results = []
+    for _ in range(2):
+        losses = [step(x, y) for x, y in batches(3)]
+        results.append([*losses, *(t.clone() for t in (*model.state_dict().values(), *average.state))])
+        restore()
+        for tensor, old in zip((*model.state_dict().values(), *average.state), before, strict=True):
+            assert torch.equal(tensor, old)
+    for first, second in zip(*results, strict=True):
+        assert torch.equal(first, second)
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])

@@ -24,6 +24,7 @@ from pmal.data.batches import ResidentImages, StreamedImages
 from pmal.data.loading import SampleDataset
 from pmal.data.samples import ArrayStore, Samples
 from pmal.ensemble import training
+from pmal.ensemble.optimizers import learning_rate
 from pmal.ensemble.training import TrainingSet, finish, train
 from pmal.errors import DataError, Interrupted, PmalError
 
@@ -67,6 +68,10 @@ def run(data, folder, config=CONFIG, before_step=None, model=None, **session):
     objective = objective_of(model, before_step)
     train("net", model, objective, data, config, seed=5, folder=folder, session=make_session(**session))
     return model
+
+
+def weights_of(model):
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
 def same(a, b):
@@ -137,6 +142,34 @@ def test_the_logged_loss_does_not_depend_on_interruptions(data, tmp_path):
         run(data, tmp_path / "killed", before_step=die_at(6), checkpoint_seconds=0)
     run(data, tmp_path / "killed", log=resumed)
     assert [event["loss"] for event in resumed[1:]] == [event["loss"] for event in whole[1:]]
+
+
+def test_an_epoch_is_logged_with_its_mean_loss_and_the_rate_of_its_last_step(data, tmp_path):
+    log, losses, model = [], [], make_model()
+
+    def objective(images, labels):
+        loss = cross_entropy(model(images.flatten(1) / 255), labels)
+        losses.append(float(loss.detach()))
+        return loss
+
+    train("net", model, objective, data, CONFIG, seed=5, folder=tmp_path, session=make_session(log=log))
+    for number, event in enumerate(log):
+        assert event["epoch"] == number + 1
+        assert event["loss"] == pytest.approx(np.mean(losses[4 * number : 4 * number + 4]))
+        assert event["rate"] == learning_rate(4 * number + 3, 4, CONFIG)
+
+
+def test_with_averaging_the_trained_network_is_the_average(data, tmp_path):
+    """Of the weights after every step of the same training without it, which the average does not touch."""
+    model, after = make_model(), []
+    run(data, tmp_path / "plain", model=model, before_step=lambda step: after.append(weights_of(model)))
+    expected, *rest = [*after, weights_of(model)]
+    for t, weights in enumerate(rest, 1):
+        decay = min(0.9, (1 + t) / (10 + t))
+        expected = decay * expected + (1 - decay) * weights
+    averaged = weights_of(run(data, tmp_path / "averaged", CONFIGS["ema"]))
+    torch.testing.assert_close(averaged, expected)
+    assert not torch.allclose(averaged, rest[-1])
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
@@ -326,8 +359,9 @@ def test_every_sample_is_seen_at_most_once_an_epoch(data, tmp_path):
 
 def test_training_learns(data, tmp_path):
     log = []
-    run(data, tmp_path, dataclasses.replace(CONFIG, epochs=40), log=log)
+    model = run(data, tmp_path, dataclasses.replace(CONFIG, epochs=40), log=log)
     assert log[-1]["loss"] < 0.6 * log[0]["loss"]
+    assert not model.training
 
 
 def test_seeds_differ_and_the_callers_randomness_is_untouched(data, tmp_path):

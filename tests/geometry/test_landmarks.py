@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from pmal.errors import UsageError
-from pmal.geometry import topology_distance, topology_robustness
+from pmal.geometry import centered_logits, topology_distance, topology_robustness
 from pmal.geometry.landmarks import draw_landmarks
 from pmal.geometry.topology import TOPOLOGIES
 
@@ -27,6 +27,42 @@ def test_the_standard_error_is_the_error(topology):
     assert 0.85 < float(scores.square().mean().sqrt()) < 1.15
     assert abs(float(scores.mean())) < 0.25
     assert float((scores.abs() < 3).double().mean()) > 0.98
+
+
+def weighted_square(d_a, d_b, weight, topology):
+    """x^2 as a function of how often each landmark counts, of one sample's distances to the landmarks."""
+    if topology != "unit":
+        return (weight * (d_a - d_b).square()).sum() / weight.sum() * (900 if topology == "literal" else 1)
+    a, b = (d / (weight * d.square()).sum().sqrt() for d in (d_a, d_b))
+    return (weight * (a - b).square()).sum()
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_the_standard_error_is_the_delta_method_by_what_each_landmark_weighs(topology):
+    first, second = spaces()
+    marks = draw_landmarks(900, 12, seed=3)
+    found = topology_distance(first, second, topology=topology, landmarks=12, seed=3)
+    y_a, y_b = (centered_logits(*space) for space in (first, second))
+    for i in (0, 450, int(marks[0])):
+        d_a, d_b = ((y[i] - y[marks]).norm(dim=1) for y in (y_a, y_b))
+        weight = torch.ones(12, dtype=torch.float64, requires_grad=True)
+        square = weighted_square(d_a, d_b, weight, topology)
+        (slope,) = torch.autograd.grad(square, weight)
+        variance = (1 - 12 / 900) * 12 / 11 * slope.square().sum()
+        torch.testing.assert_close(found.x[i], square.detach().sqrt(), rtol=1e-9, atol=0)
+        torch.testing.assert_close(
+            found.standard_error[i], variance.sqrt() / (2 * found.x[i]), rtol=1e-9, atol=0
+        )
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_a_small_difference_is_seen(topology):
+    (z, W), _ = spaces(n=300)
+    moved = z + 1e-9 * np.random.default_rng(1).normal(size=z.shape)
+    exact = topology_distance((z, W), (moved, W), topology=topology).x
+    found = topology_distance((z, W), (moved, W), topology=topology, landmarks=200).x
+    assert float(exact.min()) > 0
+    torch.testing.assert_close(found, exact, rtol=0.5, atol=0)
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pmal.errors import DataError, UsageError
-from pmal.geometry import centered_logits
+from pmal.geometry import centered_logits, logits
 from pmal.geometry.logits import space_of
 from tests.reference import topology as reference
 
@@ -47,11 +47,37 @@ def test_close_samples_far_from_the_origin_keep_their_digits():
     assert moved == pytest.approx(expected, rel=1e-8)
 
 
+def test_what_all_class_weights_share_costs_few_digits():
+    z, W = space(8, 10, 8, 1000)
+    W = (W * 1024).round() / 1024  # so that the sum below is exact
+    found = distances(centered_logits(z, W + 1024.0))
+    np.testing.assert_allclose(found, distances(centered_logits(z, W)), rtol=5e-14)
+
+
+def test_a_spread_far_below_the_length_is_still_a_topology():
+    z, W = space(9, 30, 4, 3)
+    made = space_of(1.0 + 1e-11 * z, W, CPU, "")
+    plain = space_of(z, W, CPU, "")
+    assert made.scale == pytest.approx(1e-11 * plain.scale, rel=1e-3, abs=0)
+    torch.testing.assert_close(made.y_NR, plain.y_NR, rtol=0, atol=1e-3)
+
+
+def test_blocks_of_rows_are_the_whole(monkeypatch):
+    z, W = space(10, 23, 4, 5)
+    z[0] *= 100  # the largest entry is not in the last block
+    whole = centered_logits(z, W)
+    monkeypatch.setattr(logits, "_BLOCK_NUMBERS", 4 * 5)
+    assert torch.equal(centered_logits(z, W), whole)
+    z[13, 2] = np.nan
+    with pytest.raises(DataError, match="embeddings: sample 13 holds"):
+        centered_logits(z, W)
+
+
 @pytest.mark.parametrize("size", [1e-20, 1e20, 1e150])
 def test_any_size_of_embeddings(size):
     z, W = space(3, 20, 4, 3)
     small, large = space_of(z, W, CPU, ""), space_of(z * size, W, CPU, "")
-    assert large.scale == pytest.approx(small.scale * size, rel=1e-12)
+    assert large.scale == pytest.approx(small.scale * size, rel=1e-12, abs=0)
     torch.testing.assert_close(large.y_NR, small.y_NR, rtol=1e-9, atol=1e-12)
 
 

@@ -92,6 +92,17 @@ def test_the_float32_way_of_large_sets_is_the_transcription_too(monkeypatch, top
     assert not found.standard_error.any()
 
 
+def test_only_exact_computes_samples_once_more(monkeypatch):
+    monkeypatch.setattr(gaps, "SMALL", 0)
+    again, spaces = [], gaussians(5, n=150)
+    plain = gaps._repair
+    monkeypatch.setattr(gaps, "_repair", lambda *args: again.append(1) or plain(*args))
+    topology_robustness(spaces, precision="fast")
+    assert not again
+    topology_robustness(spaces, precision="exact")
+    assert len(again) == 1
+
+
 def test_r_of_more_than_two_spaces_is_the_mean_over_pairs():
     spaces = gaussians(6, channels=(4, 4, 4))
     pairs = [topology_robustness([spaces[u], spaces[v]]).exp() for u, v in [(0, 1), (0, 2), (1, 2)]]

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 
+from pmal._runtime.ranks import RankGroup
 from pmal.geometry import topology as module
 from pmal.geometry.kernels import kernel_for
 from pmal.geometry.logits import space_of
@@ -102,6 +103,24 @@ def test_finds_and_repairs_the_errors_of_a_kernel(monkeypatch, error):
     torch.testing.assert_close(x, right, rtol=module.TOLERANCE, atol=0)
 
 
+@pytest.mark.parametrize("where", ["small", "large"])
+def test_finds_errors_of_small_gaps_alone_and_of_large_gaps_alone(monkeypatch, where):
+    monkeypatch.setattr(module, "SMALL", 0)
+    a, b = spaces(0.3)
+    counting = Counting()
+    plain = counting.pair_sums
+
+    def spoiled(*args, **options):
+        sums = plain(*args, **options)
+        share = sums.gap / sums.square_a
+        here = share < share.quantile(0.02) if where == "small" else share > share.quantile(0.98)
+        return sums._replace(gap=torch.where(here, 1.01, 1.0) * sums.gap)
+
+    counting.pair_sums = spoiled
+    x = module.topology_gap(a, b, "unit", counting, fast=False, advance=None)
+    torch.testing.assert_close(x, double_gap(a, b, "unit"), rtol=module.TOLERANCE, atol=0)
+
+
 @pytest.mark.usefixtures("path")
 @pytest.mark.parametrize("topology", module.TOPOLOGIES)
 def test_the_same_topology_is_zero_to_the_last_bit(topology):
@@ -116,4 +135,12 @@ def test_the_same_topology_is_zero_to_the_last_bit(topology):
 def test_progress_adds_up_to_all_pairs():
     done = []
     module.topology_gap(*spaces(0.3), "unit", kernel_for(CPU), fast=False, advance=done.append)
+    assert sum(done) == 700 * 700
+
+
+def test_processes_that_all_compute_a_small_set_count_its_pairs_together_once():
+    done = []
+    for rank in range(2):
+        options = {"fast": False, "advance": done.append, "ranks": RankGroup(rank, 2)}
+        module.topology_gap(*spaces(0.3), "unit", kernel_for(CPU), **options)
     assert sum(done) == 700 * 700

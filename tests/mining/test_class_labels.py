@@ -50,6 +50,8 @@ def test_wrong_labels(given, names, rows, message):
 def test_absent_classes_are_left_out():
     labels, names = only_present(torch.tensor([1, 3, 3]), ("a", "b", "c", "d"), "labels")
     assert (labels.tolist(), names) == ([0, 1, 1], ("b", "d"))
+    labels, names = only_present(torch.tensor([1, 0]), ("a", "b", "c"), "labels")
+    assert (labels.tolist(), names) == ([1, 0], ("a", "b"))
     labels, names = only_present(torch.tensor([10**15, 7]), None, "labels")
     assert (labels.tolist(), names) == ([1, 0], ("7", str(10**15)))
 

@@ -155,6 +155,12 @@ def test_kmeans_takes_the_middle_of_a_group():
         assert (points[i] - group.mean(dim=0)).norm() == from_mean.min()
 
 
+def test_kmeans_follows_the_seed():
+    points = torch.randn(80, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    draws = {tuple(_take("kmeans", points, 12, seed).tolist()) for seed in range(5)}
+    assert len(draws) > 1
+
+
 def test_kmeans_gives_a_sample_to_one_center_only(monkeypatch):
     points = torch.tensor([[9.0], [0.0], [3.0], [4.0]], dtype=torch.float64)
     monkeypatch.setattr(module, "_kmeans_centers", lambda *_: torch.tensor([[0.01], [-0.01]]).double())

@@ -37,6 +37,12 @@ def test_table_and_mask_leave_gaps_for_smaller_classes():
     torch.testing.assert_close(mined.r, mined.log_r.exp())
 
 
+def test_the_sample_with_id_0_is_a_prototype_like_any_other():
+    mined = _mined(ids=torch.tensor([0, 12, 7, 99, 3]))
+    assert mined.table()[0].tolist() == [0, 12, 7]
+    assert mined.mask.sum() == 5
+
+
 def test_a_set_without_prototypes_has_an_empty_table(tmp_path):
     empty = torch.tensor([], dtype=torch.int64)
     mined = _mined(ids=empty, labels=empty, rank=empty, log_r=empty.double(), gap=empty.double())
@@ -91,7 +97,7 @@ def test_equality_looks_at_everything():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"labels": torch.tensor([0, 0, 0, 2, 4])}, "a class that does not exist"),
+        ({"labels": torch.tensor([0, 0, 0, 4, 4])}, "a class that does not exist"),
         ({"labels": torch.tensor([-1, 0, 0, 2, 2])}, "a class that does not exist"),
         ({"labels": torch.tensor([2, 2, 2, 0, 0])}, "not in the order of class"),
         ({"rank": torch.tensor([0, 2, 1, 0, 1])}, "not in the order"),

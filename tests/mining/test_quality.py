@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pmal.config import MiningConfig
 from pmal.errors import UsageError
 from pmal.geometry import topology_robustness
+from pmal.mining import quality as module
 from pmal.mining._checks import Space
 from pmal.mining.quality import (
     QUALITY_RULES,
@@ -69,7 +70,8 @@ def test_exponent_keeps_the_order_and_scales_by_the_median(x):
 def test_exponent_without_a_median_takes_the_mean():
     assert exponent(torch.tensor([0.0, 0.0, 0.0, 4.0]).double()).tolist() == [0.0, 0.0, 0.0, -4.0]
     assert exponent(torch.zeros(3)).tolist() == [0.0, 0.0, 0.0]
-    assert exponent(torch.tensor([0.0, 0.0, 1e-309, 1.0, 1.0]).double()).tolist()[3:] == [-2.5, -2.5]
+    tiny = torch.tensor([0.0, 0.0, 1e-309, 1.0, 1.0], dtype=torch.float64)
+    assert exponent(tiny).tolist()[3:] == [-2.5, -2.5]
 
 
 # -- topology
@@ -82,6 +84,14 @@ def test_topology_is_the_robustness_of_all_spaces():
     options = QualityOptions(MiningConfig(topology="rms", temperature=2.0))
     expected = topology_robustness(pairs, topology="rms", temperature=2.0)
     assert torch.equal(_rule("topology", spaces, _labels(), options), expected)
+
+
+def test_topology_goes_by_the_precision_of_the_settings(monkeypatch):
+    asked = []
+    monkeypatch.setattr(module, "topology_robustness", lambda _, precision, **__: asked.append(precision))
+    for precision in ("exact", "fast"):
+        _rule("topology", [_space(0)] * 2, _labels(), QualityOptions(MiningConfig(precision=precision)))
+    assert asked == ["exact", "fast"]
 
 
 @pytest.mark.parametrize("landmarks", [0, 20, 60, 99])
@@ -172,6 +182,23 @@ def test_dropout_follows_the_seed_and_not_the_other_samples():
     assert (dropout_variance(space, labels, passes=4, seed=2) != whole).float().mean() > 0.9
     first = space._replace(z=space.z[:4096])
     assert torch.equal(dropout_variance(first, labels[:4096], passes=4, seed=1), whole[:4096])
+
+
+def test_dropout_variance_is_over_the_passes_that_were_made():
+    """One channel is kept or dropped: of n passes with k kept, the variance is k (n - k) / n^2 of the gap."""
+    space = Space(torch.full((50, 1), 2.0), torch.tensor([[1.0], [-1.0]]), torch.zeros(2))
+    gap = 1 / (1 + math.exp(-8.0)) - 0.5
+    kept = (dropout_variance(space, torch.zeros(50).long(), passes=3, seed=0) / gap**2 * 9).tolist()
+    assert kept == pytest.approx([round(number) for number in kept], rel=1e-9)
+    assert {round(number) for number in kept} == {0, 2}
+
+
+def test_dropout_of_a_later_block_is_not_that_of_the_first(monkeypatch):
+    monkeypatch.setattr(module, "_ROWS", 20)
+    space, labels = _space(0, samples=20), _labels(20)
+    twice = space._replace(z=torch.cat([space.z, space.z]))
+    first, second = dropout_variance(twice, torch.cat([labels, labels]), passes=4, seed=1).chunk(2)
+    assert (first != second).float().mean() > 0.9
 
 
 def test_one_pass_has_no_variance():

@@ -3,8 +3,9 @@ import math
 import pytest
 import torch
 
+from pmal._runtime.ranks import RankGroup
 from pmal.errors import DataError
-from pmal.optimization.bank import PrototypeBank, as_table, refresh_size
+from pmal.optimization.bank import PrototypeBank, as_table, held_prototypes, refresh_size
 
 MASK = torch.tensor([[True, True, True], [True, False, False], [False, False, False], [True, True, False]])
 COUNT, FEATURES = 6, 4
@@ -122,6 +123,26 @@ def test_the_state_goes_on_where_it_was_and_is_small():
         assert torch.equal(other.due_images(), bank.due_images())
         assert torch.equal(step(other, weight), step(bank, weight))
         assert other.staleness() == bank.staleness()
+
+
+def test_processes_take_turns_in_the_order_of_one_and_go_on_from_its_checkpoint():
+    """Of two processes each has every second picture; what is due together is due next to one alone."""
+    alone = make_bank(4)
+    images = alone.images.clone()
+    for _ in range(2):  # of 6 prototypes 4 and 4: two of the second rotation are done
+        step(alone, torch.ones(FEATURES))
+    assert alone.cursor == 2
+    due = []
+    for rank in range(2):
+        ranks = RankGroup(rank, 2)
+        own = torch.arange(COUNT, dtype=torch.uint8)[held_prototypes(MASK, ranks)].view(-1, 1, 1, 1)
+        bank = PrototypeBank(own, MASK, FEATURES, 4, ranks)
+        bank.load_state_dict(alone.state_dict())
+        assert torch.equal(bank.images, images[rank::2])
+        due.append(bank.due_images().flatten().tolist())
+    assert [number for both in zip(*due, strict=True) for number in both] == (
+        alone.due_images().flatten().tolist()
+    )
 
 
 def test_nothing_grows_and_nothing_moves():

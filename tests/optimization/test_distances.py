@@ -144,6 +144,13 @@ def test_finite_with_finite_gradients_at_the_extremes(distance, z, prototypes):
     assert prototypes.grad.isfinite().all()
 
 
+@BOTH
+def test_rounding_takes_no_distance_out_of_its_range(distance):
+    z = random(200, 7, dtype=torch.float32)
+    found = distance(z, torch.cat([z, -z])[:, None])
+    assert ((found >= 0) & (found <= 2)).all()
+
+
 def test_what_has_no_direction_is_at_distance_one():
     for name in ("zero sample", "zero prototypes", "balanced"):
         assert (point_to_set_distance(*EXTREMES[name]) == 1).all()

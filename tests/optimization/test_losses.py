@@ -47,6 +47,11 @@ def test_a_bad_distance_shows():
     assert prototype_margin_loss(distances, torch.tensor([0])).isnan()
 
 
+def test_distances_may_be_of_any_size():
+    distances = torch.tensor([[5.0, 9.0, 7.0], [50.0, 20.0, 30.0]])
+    assert prototype_margin_loss(distances, torch.tensor([0, 0])).item() == pytest.approx((0 + 30.5) / 2)
+
+
 def test_one_class_is_refused():
     with pytest.raises(UsageError, match=r"\(3, 1\): pass \(B, K\) of 2 or more classes"):
         prototype_margin_loss(torch.zeros(3, 1), torch.zeros(3, dtype=torch.int64))

@@ -36,6 +36,7 @@ def test_the_combined_threshold_rests_on_images_that_did_not_make_its_scale():
     second = [everybody.index(value) for value in others]
     first = sorted(set(range(200)) - set(second))
     assert len(second) == len(first) == 100
+    assert set(found.scale.quantiles) == {"distance", "neighbors", "logit"}
     again = ScoreScale.fit({name: values[first] for name, values in scores.items()})
     assert found.scale.to_lists() == {name: again.to_lists()[name] for name in found.scale.to_lists()}
     assert found.threshold("combined", 0.9) == conformal_threshold(others, 0.9)
@@ -78,6 +79,21 @@ def test_without_two_scores_to_combine_there_is_no_combined_one():
         found = Calibration.fit({name: values.double() for name, values in few.items()}, predictions)
         assert found.scale is None
         assert "combined" not in found.scores
+
+
+def test_an_odd_image_goes_to_the_scale():
+    """A saved calibration has as many combined scores: other halves would give them to other images."""
+    found = Calibration.fit(*draw(61))
+    assert [len(found.scale.quantiles["logit"]), len(found.scores["combined"])] == [31, 30]
+
+
+def test_of_many_embeddings_evenly_spaced_ones_are_kept_with_their_labels(monkeypatch):
+    monkeypatch.setattr(module, "EMBEDDINGS_LIMIT", 10)
+    z_ND, found = torch.arange(25.0)[:, None], Calibration.fit(*draw(25))
+    kept = found.keeping(z_ND, 2 * torch.arange(25))
+    assert kept.z[:, 0].tolist() == list(range(0, 25, 3))
+    assert kept.labels.tolist() == list(range(0, 50, 6))
+    assert found.keeping(z_ND[:10], None).z.tolist() == z_ND[:10].tolist()
 
 
 def test_a_score_it_does_not_have_is_named():

@@ -83,7 +83,7 @@ def test_a_stricter_rule_rejects_more(model, score):
 
 def test_a_threshold_set_by_hand_goes_before_calibration(model):
     images = pictures(20, 3)
-    for threshold, label in ((-1.0, True), (3.0, False)):
+    for threshold, label in ((-1.0, True), (0.0, True), (3.0, False)):
         rule = Rule("distance", threshold=threshold)
         labels = dataclasses.replace(model, rule=rule).answer(images).labels
         assert bool((labels < 0).all()) == label
@@ -94,6 +94,29 @@ def test_thresholds_per_class(model):
     found = dataclasses.replace(model, rule=rule).limits()
     expected = model.calibration.class_thresholds("distance", 0.5, 3)
     assert found.tolist() == [threshold.value for threshold in expected]
+
+
+def test_each_image_is_held_against_the_threshold_of_the_class_that_it_was_taken_for(model):
+    """Two classes have enough samples of their own, the third has the threshold of all together."""
+    scores = torch.tensor([0.1, 0.2, 0.3, 0.6, 0.7, 0.8, 0.95], dtype=torch.float64)
+    calibration = Calibration({"logit": scores}, torch.tensor([0, 0, 0, 1, 1, 1, 2]), None)
+    rule = Rule("logit", 0.6, per_class=True)
+    made = dataclasses.replace(model, rule=rule, calibration=calibration)
+    assert made.limits().tolist() == [0.3, 0.8, 0.7]
+    logits = -torch.tensor([[0.25, 9, 9], [0.5, 9, 9], [9, 0.5, 9], [9, 0.9, 9], [9, 9, 0.75]])
+    answers = made.answer_embedded(torch.zeros(5, 128), logits)
+    assert answers.labels.tolist() == [0, -1, 1, -1, -1]
+    assert answers.limits.tolist() == [0.3, 0.3, 0.8, 0.8, 0.7]
+    assert made.guarantee() == (
+        False,
+        "no guarantee for 1 of 3 classes, which have the threshold of all together",
+    )
+    two = dataclasses.replace(calibration, predictions=torch.tensor([0, 0, 0, 1, 1, 2, 2]))
+    lower = dataclasses.replace(made, calibration=two, rule=Rule("logit", 0.5, per_class=True))
+    assert lower.guarantee() == (
+        True,
+        "accepts at least 0.5 of the known samples that are taken for each class",
+    )
 
 
 def test_attention_is_the_share_in_the_distance(model):

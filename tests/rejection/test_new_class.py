@@ -123,6 +123,14 @@ def test_prototypes_cover_the_class():
     assert nearness.all()
 
 
+def test_the_length_of_an_embedding_does_not_count():
+    z_ND = torch.cat([cloud(0, 20, 0), cloud(1, 20, 1)])
+    longer = z_ND * torch.logspace(-2, 2, 40)[torch.arange(40) * 7 % 40, None]
+    plain, stretched = mine_class(z_ND, 4), mine_class(longer, 4)
+    assert plain.ids.tolist() == stretched.ids.tolist()
+    torch.testing.assert_close(plain.log_r, stretched.log_r, rtol=1e-5, atol=1e-5)
+
+
 def test_one_sample_or_equal_ones_are_enough_and_none_is_not():
     assert mine_class(cloud(0, 1, 0), 5).ids.tolist() == [0]
     assert len(mine_class(torch.ones(4, FEATURES), 3)) == 3

@@ -8,8 +8,10 @@ import torch
 
 from pmal.config import EncoderConfig
 from pmal.ensemble.classifier import Classifier, ClassifierSpec
+from pmal.errors import UsageError
 from pmal.rejection.model import OpenSetModel, Rule
 from pmal.rejection.recalibration import recalibrated
+from pmal.rejection.scores import LOGIT_SCORES
 from pmal.rejection.thresholds import best_f1_threshold, conformal_threshold
 
 
@@ -27,11 +29,13 @@ def samples():
     return torch.from_numpy(random.normal(size=(90, 4))).float(), logits, labels
 
 
-def test_with_unknowns_the_best_macro_f1(model, samples):
+@pytest.mark.parametrize("score", ["logit", "energy"])
+def test_with_unknowns_the_best_macro_f1_of_the_score_that_decides(model, samples, score):
     z_ND, logits_NK, labels_N = samples
-    found = recalibrated(model, z_ND, logits_NK, labels_N)
-    best = best_f1_threshold(labels_N, logits_NK.argmax(dim=1), -logits_NK.amax(dim=1))
-    assert found.rule == Rule("logit", accept=0.9, threshold=best.value)
+    deciding = dataclasses.replace(model, rule=Rule(score, accept=0.9))
+    found = recalibrated(deciding, z_ND, logits_NK, labels_N)
+    best = best_f1_threshold(labels_N, logits_NK.argmax(dim=1), LOGIT_SCORES[score](logits_NK))
+    assert found.rule == Rule(score, accept=0.9, threshold=best.value)
     assert (found.limits() == best.value).all()
 
 
@@ -45,3 +49,10 @@ def test_without_unknowns_the_promised_share(model, samples, labeled):
     assert (found.limits() == expected).all()
     assert torch.equal(found.calibration.z, z_ND)
     assert (found.calibration.labels is None) != labeled
+
+
+def test_a_score_that_the_samples_do_not_give_is_refused_at_once(model, samples):
+    z_ND, logits_NK, _ = samples
+    combined = dataclasses.replace(model, rule=Rule("combined"))
+    with pytest.raises(UsageError, match="unknown score of this model 'combined'"):
+        recalibrated(combined, z_ND, logits_NK, None)

@@ -61,9 +61,9 @@ def test_direction_far_samples_are_more_unknown_than_near_ones():
 
 
 def test_certain_predictions_keep_their_order():
-    """In float32, one minus the largest probability is 0 for both."""
-    certain, more_certain = probability_score(torch.tensor([[30.0, 0.0], [35.0, 0.0]]))
-    assert 0 < more_certain < certain
+    """In float64, too, one minus the largest probability is 0 for both."""
+    found = probability_score(torch.tensor([[40.0, 0.0], [90.0, 0.0]])).tolist()
+    assert found == pytest.approx([math.exp(-40), math.exp(-90)], rel=1e-12, abs=0)
 
 
 @pytest.mark.parametrize("name", LOGIT_SCORES)
@@ -120,8 +120,8 @@ def test_close_neighbors_keep_their_order():
     z = torch.tensor([[1.0, 0.0], [1.0, 1e-6], [1.0, 2e-6]], dtype=torch.float64)
     same, near, less_near = neighbor_score(z, bank, k=1).tolist()
     assert same == 0
-    assert near == pytest.approx(5e-13, rel=1e-3)
-    assert less_near == pytest.approx(2e-12, rel=1e-3)
+    assert near == pytest.approx(5e-13, rel=1e-3, abs=0)
+    assert less_near == pytest.approx(2e-12, rel=1e-3, abs=0)
 
 
 def test_no_distance_is_negative():
@@ -186,6 +186,14 @@ def test_beyond_the_known_samples_order_goes_on_upward_alone():
     assert high[-2:] == [INF, INF]
 
 
+def test_beyond_the_known_samples_the_line_from_the_first_to_the_last_goes_on():
+    found = combined_score(
+        {"a": torch.tensor([2.0, 5.0])}, ScoreScale.fit({"a": torch.tensor([0.0, 0.5, 2.0])})
+    )
+    first, last = -math.log(3 / 4), -math.log(1 / 4)
+    assert found.tolist() == pytest.approx([last, last + 3 / 2 * (last - first)])
+
+
 def test_one_nan_among_the_scores_is_most_unknown():
     scale = ScoreScale.fit({"a": torch.arange(9.0), "b": torch.arange(9.0)})
     found = combined_score({"a": torch.tensor([0.0, NAN]), "b": torch.tensor([0.0, 0.0])}, scale)
@@ -226,7 +234,7 @@ def test_two_scores_that_err_apart_are_better_together():
 def test_a_large_held_out_set_is_kept_as_quantiles():
     known = torch.randn(30_000, generator=torch.Generator().manual_seed(0))
     scale = ScoreScale.fit({"a": known})
-    assert len(scale.quantiles["a"]) == 1001
+    assert len(scale.quantiles["a"]) == len(ScoreScale.fit({"a": known[:1002]}).quantiles["a"]) == 1001
     middle = combined_score({"a": known.quantile(torch.tensor([0.5, 0.9, 0.99]))}, scale)
     assert middle.tolist() == pytest.approx([-math.log(share) for share in (0.5, 0.1, 0.01)], abs=0.1)
     assert scale.quantiles["a"][[0, -1]].tolist() == [float(known.min()), float(known.max())]

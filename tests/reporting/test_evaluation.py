@@ -1,5 +1,6 @@
 """The figures of a run, against the metrics called one by one and against loops over plain lists."""
 
+import copy
 import json
 import math
 from dataclasses import asdict
@@ -7,8 +8,16 @@ from dataclasses import asdict
 import pytest
 import torch
 
+from pmal._runtime.progress import Silent
+from pmal.config import EncoderConfig
+from pmal.data.batches import ResidentImages
+from pmal.data.parts import Part
+from pmal.data.samples import ArrayStore, Samples
+from pmal.ensemble.classifier import Classifier, ClassifierSpec
+from pmal.rejection.calibration import Calibration
+from pmal.rejection.model import OpenSetModel, Rule
 from pmal.rejection.scores import LOGIT_SCORES, unknown_scores
-from pmal.reporting.evaluation import evaluate
+from pmal.reporting.evaluation import _model_figures, evaluate, measure_model
 from pmal.reporting.metrics import (
     accuracy_interval,
     aupr_in,
@@ -16,6 +25,7 @@ from pmal.reporting.metrics import (
     auroc,
     expected_calibration_error,
     fpr_at_tpr,
+    macro_f1,
     open_set_metrics,
     oscr,
 )
@@ -112,3 +122,44 @@ def test_without_unknowns_there_are_closed_set_figures_alone(logits):
     assert closed["unknown_images"] == 0
     for name in ("accuracy", "calibration_error", "known_images"):
         assert closed[name] == both[name]
+
+
+def test_what_the_threshold_does_with_the_test_images_is_counted():
+    spec = ClassifierSpec(EncoderConfig("precomputed"), ("ant", "bee"), 1, 2)
+    held_out = {"logit": -torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0]).double()}
+    calibration = Calibration.fit(held_out, torch.zeros(5, dtype=torch.int64))
+    model = OpenSetModel(
+        Classifier(spec).eval(), spec.class_names, Rule("logit", 0.6), calibration=calibration
+    )
+    # The fourth of five scores accepts 0.6: logits of 2 and more. Of these the third is named wrongly.
+    known = torch.tensor([[4.0, 0.0], [0.0, 2.0], [3.0, 0.0], [1.0, 0.0]])
+    unknown = torch.tensor([[9.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    labels, z = torch.tensor([0, 1, 1, 0]), torch.zeros(4, 128)
+    decision = _model_figures(model, labels, [(z, known), (z[:3], unknown)])["decision"]
+    assert decision["known_accepted"] == 3 / 4
+    assert decision["unknown_rejected"] == 2 / 3
+    answers = [0, 1, 0, -1, 0, -1, -1]
+    assert decision["macro_f1"] == macro_f1([0, 1, 1, 0, -1, -1, -1], answers)
+    assert decision["guaranteed"]
+    closed = _model_figures(model, labels, [(z, known)])["decision"]
+    assert closed["known_accepted"] == 3 / 4
+    assert not {"unknown_rejected", "macro_f1"} & set(closed)
+
+
+def test_the_plain_classifier_stands_beside_the_model_and_not_in_its_place():
+    torch.manual_seed(0)
+    spec = ClassifierSpec(EncoderConfig("small"), ("ant", "bee", "cow"), 8, 1)
+    model, pixels = Classifier(spec).eval(), torch.randint(0, 256, (40, 1, 8, 8), dtype=torch.uint8)
+    plain = copy.deepcopy(model)  # the opposite of the model
+    with torch.no_grad():
+        for parameter in plain.head.parameters():
+            parameter.neg_()
+        own = model.embed(pixels)[1].argmax(dim=1).numpy()
+    samples = Samples.whole(ArrayStore("x", pixels.permute(0, 2, 3, 1).numpy()), own, spec.class_names)
+    part = Part(samples, ResidentImages(pixels, torch.device("cpu")), ())
+    finished = OpenSetModel(model, spec.class_names, Rule("logit", threshold=0.0))
+    figures = measure_model(finished, plain, part, part, Silent())
+    assert figures["accuracy"]["value"] == 1
+    assert figures["softmax"]["accuracy"]["value"] == 0
+    assert set(figures["softmax"]["scores"]) == {"probability", "logit", "energy"}
+    assert "softmax" not in measure_model(finished, None, part, None, Silent())

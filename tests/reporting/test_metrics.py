@@ -344,6 +344,7 @@ def test_bootstrap_of_a_benchmark_is_quick_and_small():
         (lambda: accuracy([1, 2], [1, INF]), "predictions has values that are not whole"),
         (lambda: auroc(0.5, [1.0]), r"known_scores has shape \(\)"),
         (lambda: auroc(["a"], [1.0]), "known_scores has type <U1"),
+        (lambda: auroc([1j], [1.0]), "known_scores has type complex128"),
         (lambda: auroc([[1.0], [1.0, 2.0]], [1.0]), "known_scores cannot be read as an array"),
         (lambda: oscr([2], [1.0], [1.0]), "correct has values other than 0 and 1"),
         (lambda: expected_calibration_error([0.5, 1.5], [1, 1]), r"confidence\[1\] is 1.5"),

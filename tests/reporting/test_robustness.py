@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import numpy as np
 import torch
 
 from pmal._runtime.session import open_session
@@ -21,3 +22,14 @@ def test_what_mining_left_counts_for_the_same_samples_and_rule_alone(tmp_path):
     assert stored_quality(tmp_path, samples, "probability") is None
     others = dataclasses.replace(samples, ids=samples.ids + 1)
     assert stored_quality(tmp_path, others, "topology") is None
+
+
+def test_every_sample_keeps_its_r_whatever_the_order_of_the_ids():
+    samples, embedded = embedded_samples()
+    session = open_session(Resources(device="cpu"))
+    plain = measure_quality(samples, embedded, RunConfig(), "topology", session)
+    order = np.random.default_rng(0).permutation(len(samples))
+    moved = [dataclasses.replace(one, z_ND=one.z_ND[order]) for one in embedded]
+    found = measure_quality(samples.at(order), moved, RunConfig(), "topology", session)
+    assert torch.equal(found.ids, plain.ids)
+    torch.testing.assert_close(found.log_r, plain.log_r)

@@ -108,7 +108,7 @@ def first_classifiers(results: Sequence[Result]) -> list[Result]:
 
 def softmax_results(key: Key, groups: Groups) -> list[Result]:
     """Of a softmax: where it has no record of its own, the first classifiers of runs that train twice."""
-    twice = (found for other, found in groups.items() if other.softmax(other.epochs) == key != other)
+    twice = (found for other, found in groups.items() if other.softmax(other.epochs) == key)
     return [*(one for found in twice for one in first_classifiers(found)), *groups.get(key, [])]
 
 

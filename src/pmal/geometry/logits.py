@@ -58,7 +58,7 @@ def space_of(z_ND: Array, W_KD: Array, device: torch.device, name: str) -> Space
     # Samples that no class tells apart leave rounding errors behind, which must not pass as a topology.
     if length <= rounding:
         return Space(y_NR.zero_(), 0.0)
-    return Space(y_NR.div_(length), min(scale * length, _LARGEST))
+    return Space(y_NR.div_(length), scale * length)
 
 
 def _scaled_logits(z_ND: Array, W_KD: Array, device: torch.device, name: str) -> tuple[Tensor, float, float]:

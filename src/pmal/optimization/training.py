@@ -113,12 +113,11 @@ def make_prototype_learner(
         if settings.init == "warm"
         else untrained(first.spec, first.mean, first.std, seed)
     )
-    batch_size = min(config.training.batch_size, len(data.images))
     bank = PrototypeBank(
         data.prototype_images(held_prototypes(prototypes.mask, ranks)),
         prototypes.mask,
         int(model.encoder.num_features),
-        refresh_size(len(prototypes), batch_size, settings.refresh),
+        refresh_size(len(prototypes), config.training.batch_size, settings.refresh),
         ranks,
     )
     model = model.use_channels_last().to(data.labels.device)
