@@ -27,8 +27,9 @@ class Doubtful(Head):
 
 def test_own_scores_are_computed_in_float64_and_what_broke_the_network_is_unknown():
     head = Doubtful()
-    found = scores_of(head, torch.tensor([[3.0], [math.nan]]), torch.zeros(2, 2))["doubt"]
-    assert found.tolist() == [3 * head.weight.item(), math.inf]
+    z_BD = torch.tensor([[3.0], [math.nan], [math.inf], [-math.inf]])
+    found = scores_of(head, z_BD, torch.zeros(4, 2))["doubt"]
+    assert found.tolist() == [3 * head.weight.item(), math.inf, math.inf, math.inf]
     assert head.weight.dtype == torch.float32
 
 

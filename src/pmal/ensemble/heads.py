@@ -184,7 +184,8 @@ def scores_of(head: Head, z_BD: Tensor, logits_BK: Tensor) -> dict[str, Tensor]:
     doubles = {name: t.double() if t.is_floating_point() else t for name, t in weights.items()}
     with torch.no_grad():
         found = functional_call(_OwnScores(head), doubles, (z_BD.double(), logits_BK.double()))
-    return {name: score_B.masked_fill(score_B.isnan(), math.inf) for name, score_B in found.items()}
+    # NaN, and a distance or density that overflowed to the known side.
+    return {name: score_B.masked_fill(~(score_B > -math.inf), math.inf) for name, score_B in found.items()}
 
 
 class _OwnScores(nn.Module):
