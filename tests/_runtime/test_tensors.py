@@ -22,9 +22,10 @@ def test_what_is_said_of_tensors_needs_no_tensors(saved):
         file.unlink()
     assert read_about(saved / "weights") == {"step": 3}
     assert read_about(saved / "others") == {}
-    (saved / "weights.json").write_text("[]")
-    with pytest.raises(DataError, match="not written by pmal"):
-        read_about(saved / "weights")
+    for foreign in ("[]", '{"tensors": "w", "sha256": "", "about": [1]}'):
+        (saved / "weights.json").write_text(foreign)
+        with pytest.raises(DataError, match="not written by pmal"):
+            read_about(saved / "weights")
 
 
 def test_saving_again_replaces_and_leaves_two_files(saved):

@@ -51,15 +51,15 @@ def load_tensors(path: Path, ranks: Ranks = ALONE) -> tuple[dict[str, torch.Tens
 
 def read_about(path: Path) -> dict[str, Any]:
     """What was saved beside the tensors, without reading these; empty where there are none."""
-    return dict(_entry(path)[2]) if has_tensors(path) else {}
+    return _entry(path)[2] if has_tensors(path) else {}
 
 
 def _entry(path: Path) -> tuple[Path, str, dict[str, Any]]:
     """The tensor file, its checksum, and what belongs to the tensors."""
     entry = read_json(_json_path(path))
     try:
-        return path.parent / Path(entry["tensors"]).name, entry["sha256"], entry["about"]
-    except (KeyError, TypeError):
+        return path.parent / Path(entry["tensors"]).name, entry["sha256"], dict(entry["about"])
+    except (KeyError, TypeError, ValueError):
         raise DataError(f"{_json_path(path)}: not written by pmal: delete it to start again") from None
 
 

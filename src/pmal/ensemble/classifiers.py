@@ -90,8 +90,10 @@ def check_data(folder: Path, count: int, spec: ClassifierSpec, data: TrainingSet
 
     def check(path: Path) -> None:
         about = read_about(path)
-        names = about.get("classifier", {}).get("class_names", spec.class_names)
-        if about and (tuple(names) != spec.class_names or about.get("data") != data.digest):
+        own, same_names = about.get("classifier"), True
+        if isinstance(own, dict):  # a checkpoint has none
+            same_names = own.get("class_names") == list(spec.class_names)
+        if about and not (same_names and about.get("data") == data.digest):
             raise other_data(path)
 
     for index in range(count):
