@@ -164,7 +164,7 @@ def _making_section(results: Sequence[Result], broken: int) -> Section:
     manifests = [result.record.get("manifest", {}) for result in results]
     facts = {
         "pmal": (manifest.get("pmal") for manifest in manifests),
-        "revision": ((manifest.get("revision") or "")[:12] for manifest in manifests),
+        "revision": (_short(manifest.get("revision") or "") for manifest in manifests),
         "torch": (manifest.get("libraries", {}).get("torch") for manifest in manifests),
         "hardware": (_hardware(manifest.get("hardware", {})) for manifest in manifests),
     }
@@ -175,6 +175,16 @@ def _making_section(results: Sequence[Result], broken: int) -> Section:
         lead += f" {broken} file{'s' * (broken > 1)} could not be read and {'are' if broken > 1 else 'is'}"
         lead += " left out."
     return Section("making", "How it was made", lead, [Facts(groups)])
+
+
+def _short(revision: str) -> str:
+    """Enough of a revision to find it.
+
+    >>> _short("0123456789abcdef0123456789abcdef01234567+changes")
+    '0123456789ab+changes'
+    """
+    commit, plus, changes = revision.partition("+")
+    return commit[:12] + plus + changes
 
 
 def _bases(sweeps: Sequence[Sweep], results: Sequence[Result]) -> Bases:
