@@ -58,6 +58,7 @@ def test_images_come_first_and_ten_means_zero(tmp_path):
         ({"y": None}, "holds no X and y"),
         ({"X": np.zeros((32, 32, 12), np.uint8)}, "X is uint8"),
         ({"X": np.zeros((12, 32, 32, 3), np.uint8)}, "X is uint8"),
+        ({"X": np.zeros((32, 32, 3, 12, 2), np.uint8)}, "X is uint8"),
         ({"X": np.zeros((32, 32, 3, 12))}, "X is float64"),
         ({"X": np.zeros((32, 32, 3, 0), np.uint8)}, "X is uint8"),
         ({"X": np.array([{"a": 1}] * 3, dtype=object)}, "X is object"),
