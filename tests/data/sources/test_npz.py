@@ -148,6 +148,32 @@ def test_damaged_contents_name_the_array(tmp_path: Path) -> None:
         open_npz(path)
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"{'descr': '|u1', 'fortran_order': False, 'shape': (6, 4, 4, ",
+        b"{'descr': '|u1', 'fortran_order': False, 'shape': (6, 'a'), }",
+        b"{'descr': '|u1', 'fortran_order': False, 'shape': (-6, 4, 4), }",
+        b"{[]: 1}",
+        b"'''",
+        b"  x\n y",
+        b"(" * 5000,
+        b" " * 20_000,
+        b"\0",
+    ],
+    ids=lambda header: repr(header)[:30],
+)
+def test_a_damaged_header_is_refused_in_one_line(tmp_path: Path, header: bytes) -> None:
+    labels = io.BytesIO()
+    np.save(labels, LABELS)
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        archive.writestr("X.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+        archive.writestr("y.npy", labels.getvalue())
+    with pytest.raises(DataError, match=r"x\.npz: ") as caught:
+        open_npz(tmp_path / "x.npz")
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize("shape", ["(1000000, 1000, 1000, 3)", "(99999999999, 99999999999, 99999999999)"])
 def test_a_declared_giant_is_refused_on_its_header(tmp_path: Path, shape: str) -> None:
     header = f"{{'descr': '|u1', 'fortran_order': False, 'shape': {shape}, }}".encode()
