@@ -18,7 +18,7 @@ from pmal.data.sources.cifar import (
     open_cifar100,
     read_cifar100_test,
 )
-from pmal.errors import DataError
+from pmal.errors import DataError, Interrupted
 
 
 class Python2Pickle:
@@ -262,6 +262,15 @@ def test_a_pickle_cannot_change_the_stand_ins():
 
 def test_keys_that_are_no_text_are_passed_over():
     assert unpickle_arrays(Python2Pickle(2).dumps({1: 2, b"a": 3}), "batch") == {"a": 3}
+
+
+def test_an_interruption_is_no_fault_of_the_file(monkeypatch):
+    def stop(*_):
+        raise Interrupted(2, "interrupted")
+
+    monkeypatch.setattr("pmal.data.sources._unpickle._ArrayStandIn.__setstate__", stop)
+    with pytest.raises(Interrupted):
+        unpickle_arrays(Python2Pickle(2).dumps({b"data": make_rows(2, 10, 0)[0]}), "batch")
 
 
 def test_a_long_name_is_cut_in_the_refusal():

@@ -8,7 +8,7 @@ import pytest
 from scipy.io import savemat
 
 from pmal.data.sources.svhn import open_svhn
-from pmal.errors import DataError
+from pmal.errors import DataError, Interrupted
 
 
 def write_part(path: Path, count: int, **changed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -89,6 +89,15 @@ def test_another_format_is_refused(tmp_path, data):
     path = write_svhn(tmp_path) / "train_32x32.mat"
     path.write_bytes(data)
     refusal(tmp_path, path)
+
+
+def test_an_interruption_is_no_fault_of_the_file(tmp_path, monkeypatch):
+    def stop(*_, **__):
+        raise Interrupted(2, "interrupted")
+
+    monkeypatch.setattr("scipy.io.loadmat", stop)
+    with pytest.raises(Interrupted):
+        open_svhn(write_svhn(tmp_path))
 
 
 def test_a_missing_part_is_named(tmp_path):
