@@ -62,6 +62,21 @@ def test_a_signal_while_processes_start_comes_once_they_have():
     assert not blocked()
 
 
+def test_a_signal_before_processes_start_waits_too(monkeypatch):
+    """The helper of multiprocessing, whose start lets signals through, is started first."""
+    started = []
+    interrupt = lambda: os.kill(os.getpid(), signal.SIGINT)  # noqa: E731
+    monkeypatch.setattr("multiprocessing.resource_tracker.ensure_running", interrupt)
+
+    def start():
+        with uninterrupted_starts():
+            started.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        start()
+    assert started
+
+
 def test_a_worker_leaves_interrupts_to_its_parent_but_can_be_ended():
     before = signal.getsignal(signal.SIGINT)
     signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)

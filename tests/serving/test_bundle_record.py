@@ -23,6 +23,13 @@ def test_a_newer_format_asks_for_an_upgrade(folder):
         describe_model(folder)
 
 
+@pytest.mark.parametrize("version", [0, -1])
+def test_a_format_that_never_was_is_refused(folder, version):
+    edit_record(folder, lambda content: content.update(version=version))
+    with pytest.raises(DataError, match=rf"model\.json: format version {version} does not exist"):
+        describe_model(folder)
+
+
 def paths(value, prefix=()):
     """Where every value of nested JSON stands; of lists, the first entry."""
     yield prefix
