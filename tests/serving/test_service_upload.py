@@ -109,7 +109,9 @@ def test_a_body_is_judged_by_the_length_that_it_declares(declared, refused):
 
 
 def test_headers_of_a_part_do_not_run_into_each_other():
-    lines = b'X-Other: a\r\nContent-Disposition: form-data; name="a.png"\r\n\r\none\r\n--x--'
+    lines = (
+        b'X-Other: a; filename="b.png"\r\nContent-Disposition: form-data; name="a.png"\r\n\r\none\r\n--x--'
+    )
     (upload,) = read(b"--x\r\n" + lines, "multipart/form-data; boundary=x", 7)
     assert (upload.name, upload.data) == ("a.png", b"one")
 
