@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -15,6 +16,7 @@ from pmal.serving import onnx_model as module
 from pmal.serving.onnx_file import read_metadata
 from pmal.serving.onnx_model import OnnxHeader, OnnxModel
 from tests.serving.exports import exported, some_images
+from tests.serving.tiny_model import SIZE
 
 
 def changed(**metadata):
@@ -77,7 +79,12 @@ def test_what_pmal_did_not_write_or_another_pmal_did_is_refused():
     ids=lambda metadata: str(metadata)[:30],
 )
 def test_impossible_metadata_are_refused(metadata):
-    assert_refused(changed(**metadata), "metadata")
+    data = changed(**metadata)
+    assert_refused(data, "metadata")
+    with pytest.raises(
+        DataError, match=r"its metadata (contradict|are not)"
+    ):  # and not by a look at the graph
+        OnnxHeader.from_metadata(read_metadata(data))
 
 
 def test_metadata_that_do_not_fit_the_graph_are_refused():
@@ -85,6 +92,43 @@ def test_metadata_that_do_not_fit_the_graph_are_refused():
     assert_refused(changed(own_classes="2"), "graph does not fit")
     many = [[["a.png", i] for i in range(50)]] * 3
     assert_refused(changed(prototypes=json.dumps(many)), "graph does not fit")
+
+
+def entry(name, kind, *shape):
+    return SimpleNamespace(name=name, type=kind, shape=list(shape))
+
+
+IMAGES = entry("images", "tensor(uint8)", "batch", 1, SIZE, SIZE)
+SINGLE = [entry(name, "", "batch") for name in ("label", "nearest", "score", "threshold")]
+WIDE = [entry(name, "", "batch", width) for name, width in (("probabilities", 3), ("embedding", 8))]
+GRAPH = ([IMAGES], [*SINGLE, *WIDE, entry("attention", "", "batch", 4)])
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs"),
+    [
+        ([], GRAPH[1]),
+        ([IMAGES, entry("more", "tensor(uint8)")], GRAPH[1]),
+        ([entry("x", IMAGES.type, *IMAGES.shape)], GRAPH[1]),
+        ([entry("images", "tensor(float)", *IMAGES.shape)], GRAPH[1]),
+        ([entry("images", IMAGES.type, "batch", 3, SIZE, SIZE)], GRAPH[1]),
+        *(([IMAGES], [o for o in GRAPH[1] if o is not left_out]) for left_out in GRAPH[1]),
+        ([IMAGES], [*GRAPH[1], entry("embedding", "", "batch", "width")]),
+        ([IMAGES], [*GRAPH[1], entry("embedding", "", "batch", 0)]),
+        ([IMAGES], [*GRAPH[1], entry("attention", "", "batch", 3)]),
+        ([IMAGES], [*GRAPH[1], entry("probabilities", "", "batch", 2)]),
+    ],
+)
+def test_a_graph_that_is_not_ours_is_refused(monkeypatch, inputs, outputs):
+    def use(inputs, outputs):
+        session = SimpleNamespace(get_inputs=lambda: inputs, get_outputs=lambda: outputs)
+        monkeypatch.setattr(module, "_open_session", lambda *_: session)
+
+    data = exported("distance")[1].data
+    use(*GRAPH)
+    OnnxModel(data, "m.onnx")
+    use(inputs, outputs)
+    assert_refused(data, "graph does not fit")
 
 
 def test_data_in_other_files_are_never_read(tmp_path):
