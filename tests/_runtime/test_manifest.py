@@ -86,6 +86,7 @@ def test_outside_git_the_environment_says_it(package, monkeypatch):
 
 def test_a_machine_without_git(package, monkeypatch):
     monkeypatch.setenv("PATH", str(package))
+    assert code_revision() is None
     monkeypatch.setenv("PMAL_REVISION", "abc123")
     assert code_revision() == "abc123"
 

@@ -5,7 +5,13 @@ import time
 
 import pytest
 
-from pmal._runtime.signals import STOPPING, deferred_signals, raise_on_signals
+from pmal._runtime.signals import (
+    STOPPING,
+    deferred_signals,
+    leave_interrupts_to_parent,
+    raise_on_signals,
+    uninterrupted_starts,
+)
 from pmal.errors import Interrupted
 
 
@@ -26,6 +32,61 @@ def test_a_second_signal_stops_at_once():
         os.kill(os.getpid(), signal.SIGINT)
         with pytest.raises(Interrupted, match="twice"):
             os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_who_is_patient_takes_a_second_signal_for_the_first():
+    with deferred_signals(patient=True) as stop:
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+        with pytest.raises(Interrupted, match="step 5 is saved"):
+            stop.check("step 5 is saved")
+
+
+def blocked():
+    return signal.pthread_sigmask(signal.SIG_BLOCK, []) & set(STOPPING)
+
+
+def test_a_signal_while_processes_start_comes_once_they_have():
+    started = []
+
+    def start():
+        with uninterrupted_starts():
+            assert blocked() == set(STOPPING)
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGINT)
+            started.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        start()
+    assert started
+    assert not blocked()
+
+
+def test_a_signal_before_processes_start_waits_too(monkeypatch):
+    """The helper of multiprocessing, whose start lets signals through, is started first."""
+    started = []
+    interrupt = lambda: os.kill(os.getpid(), signal.SIGINT)  # noqa: E731
+    monkeypatch.setattr("multiprocessing.resource_tracker.ensure_running", interrupt)
+
+    def start():
+        with uninterrupted_starts():
+            started.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        start()
+    assert started
+
+
+def test_a_worker_leaves_interrupts_to_its_parent_but_can_be_ended():
+    before = signal.getsignal(signal.SIGINT)
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+    try:
+        leave_interrupts_to_parent()
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        assert not blocked()
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
+        signal.signal(signal.SIGINT, before)
 
 
 def test_outside_the_main_thread_nothing_is_caught():

@@ -1,3 +1,5 @@
+import shutil
+
 import pytest
 
 from pmal._runtime.stages import check_stages, discard
@@ -37,6 +39,18 @@ def test_discards_a_stage_and_all_after_it(run, start):
     for index, stage in enumerate(STAGES):
         assert all((run / name).exists() == (index < first) for name in LEFT[stage])
     assert (run / "config.toml").exists()
+
+
+def test_what_comes_last_is_discarded_first(run, monkeypatch):
+    def die(path):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shutil, "rmtree", die)
+    with pytest.raises(KeyboardInterrupt):
+        discard(run, "mining")
+    assert not (run / "metrics.json").exists()
+    assert (run / "model").exists()
+    assert (run / "prototypes.json").exists()
 
 
 @pytest.mark.parametrize(("missing", "only"), [(a, b) for i, a in enumerate(STAGES) for b in STAGES[i + 1 :]])

@@ -1,8 +1,12 @@
+import json
+
 import pytest
 import torch
+from safetensors import SafetensorError
 
+from pmal._runtime.files import sha256
 from pmal._runtime.tensors import delete_tensors, has_tensors, load_tensors, read_about, save_tensors
-from pmal.errors import DataError
+from pmal.errors import DataError, PmalError
 
 
 @pytest.fixture
@@ -76,6 +80,43 @@ def test_the_pointer_cannot_lead_out_of_its_folder(saved, tmp_path):
         load_tensors(inside / "weights")
 
 
+@pytest.mark.parametrize(
+    "change", [delete_tensors, lambda path: save_tensors(path, {"w": torch.zeros(1)}, {})]
+)
+def test_a_pointer_that_leads_out_of_its_folder_deletes_nothing_there(saved, change):
+    inside = saved / "run"
+    inside.mkdir()
+    text = (saved / "weights.json").read_text().replace("weights.safetensors", "../weights.safetensors")
+    (inside / "weights.json").write_text(text)
+    change(inside / "weights")
+    assert torch.equal(load_tensors(saved / "weights")[0]["w"], torch.arange(1000.0))
+
+
+def test_a_file_of_another_kind_is_refused_even_with_its_checksum(saved):
+    file = saved / "weights.safetensors"
+    file.write_bytes(b"no tensors")
+    entry = json.loads((saved / "weights.json").read_text()) | {"sha256": sha256(file)}
+    (saved / "weights.json").write_text(json.dumps(entry))
+    with pytest.raises(DataError, match=r"weights\.safetensors: not a safetensors file"):
+        load_tensors(saved / "weights")
+
+
+def test_tensors_that_cannot_be_written_are_told_by_file(saved, monkeypatch):
+    def fail(*_):
+        raise SafetensorError("no room")
+
+    monkeypatch.setattr("pmal._runtime.tensors.save_file", fail)
+    with pytest.raises(PmalError, match=r"weights\.next\.safetensors: cannot be written \(no room\)"):
+        save_tensors(saved / "weights", {"w": torch.zeros(1)}, {})
+    assert load_tensors(saved / "weights")[1] == {"step": 3}
+
+
+def test_a_view_is_saved_as_what_it_shows(tmp_path):
+    w = torch.arange(6.0).reshape(2, 3)
+    save_tensors(tmp_path / "weights", {"w": w.T}, {})
+    assert torch.equal(load_tensors(tmp_path / "weights")[0]["w"], w.T)
+
+
 def test_delete(saved):
     delete_tensors(saved / "weights")
     assert not has_tensors(saved / "weights")
@@ -83,8 +124,9 @@ def test_delete(saved):
     delete_tensors(saved / "weights")
 
 
-def test_a_foreign_file_is_not_overwritten(tmp_path):
-    (tmp_path / "weights.json").write_text('{"mine": 1}')
+@pytest.mark.parametrize("foreign", ['{"mine": 1}', '["tensors"]', "3"])
+def test_a_foreign_file_is_not_overwritten(tmp_path, foreign):
+    (tmp_path / "weights.json").write_text(foreign)
     with pytest.raises(DataError, match=r"weights\.json: not written by pmal"):
         save_tensors(tmp_path / "weights", {"w": torch.zeros(1)}, {})
-    assert (tmp_path / "weights.json").read_text() == '{"mine": 1}'
+    assert (tmp_path / "weights.json").read_text() == foreign

@@ -7,6 +7,7 @@ import math
 import os
 import pickle
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ import torch
 from pmal.config import EncoderConfig
 from pmal.errors import DataError, PmalError, UsageError
 from pmal.rejection.model import Prototype, Rule
-from pmal.serving.bundle import describe_model, save_model
+from pmal.serving.bundle import _fingerprint, describe_model, load_model, save_model
 from tests.serving.bundles import (
     FILES,
     TENSORS,
@@ -33,7 +34,7 @@ def unusual():
     model = make_model(make_network(encoder=EncoderConfig("small", projection="linear", bias=False)))
     model.calibration.scores["distance"][3] = math.inf
     model.calibration.scores["logit"][4] = math.nan
-    first = (Prototype(1, "a.png", -math.inf, 0.0), *model.gallery[0][1:])
+    first = (Prototype(1, "a.png", -math.inf, 0.0), Prototype(2, "b.png", 1e4, 0.0))
     return dataclasses.replace(model, gallery=(first, *model.gallery[1:]))
 
 
@@ -298,9 +299,49 @@ def test_what_cannot_be_loaded_is_not_saved(tmp_path):
         "gallery": {"gallery": model.gallery[:2]},
         "begin with": {"class_names": ("bee", "ant", "cow")},
         "without a reference": {"reference": None},
-        "cannot hold": {"gallery": ((Prototype(0, "\udcff", 0.0, 0.0),) * 2, *model.gallery[1:])},
+        "cannot hold this model .Object of type": {
+            "gallery": ((Prototype(0, Path("a.png"), 0.0, 0.0),) * 2, *model.gallery[1:])
+        },
+        "cannot hold this model .*surrogates": {
+            "gallery": ((Prototype(0, "\udcff", 0.0, 0.0),) * 2, *model.gallery[1:])
+        },
     }
     for reason, changes in wrong.items():
         with pytest.raises(PmalError, match=reason):
             save_model(tmp_path / "model", dataclasses.replace(model, **changes))
         assert listing(tmp_path) == []
+
+
+def test_a_model_json_that_could_not_be_read_again_is_not_written(tmp_path, monkeypatch):
+    model = softmax(Rule("logit", threshold=0.0), calibrated=False)
+    save_model(tmp_path / "model", model)
+    size = (tmp_path / "model" / "model.json").stat().st_size
+    monkeypatch.setattr("pmal.serving.bundle.JSON_LIMIT", size)
+    save_model(tmp_path / "model", model)
+    load(tmp_path / "model")
+    monkeypatch.setattr("pmal.serving.bundle.JSON_LIMIT", size - 1)
+    with pytest.raises(UsageError, match=r"not saved: model\.json would be larger"):
+        save_model(tmp_path / "other", model)
+    assert listing(tmp_path) == ["model"]
+
+
+def test_a_fingerprint_is_of_values_types_shapes_and_names():
+    four = torch.zeros(4)
+    others = {
+        "shape": {"a": four.view(2, 2)},
+        "type": {"a": four.view(torch.int32)},
+        "name": {"b": four},
+        "value": {"a": torch.ones(4)},
+        "more": {"a": four, "b": four},
+    }
+    found = {_fingerprint({"file": named}) for named in others.values()}
+    found |= {_fingerprint({"other": {"a": four}}), _fingerprint({"file": {"a": four}})}
+    assert len(found) == 7
+    two = {"a": four, "b": torch.ones(4)}
+    assert _fingerprint({"file": two}) == _fingerprint({"file": dict(reversed(two.items()))})
+
+
+def test_a_model_is_loaded_where_and_as_it_was_asked_for(original):
+    assert load_model(original, torch.device("meta")).classifier.mean.device.type == "meta"
+    with pytest.raises(UsageError, match="half precision is slower on a CPU"):
+        load_model(original, torch.device("cpu"), half=True)

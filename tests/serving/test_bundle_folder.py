@@ -1,7 +1,11 @@
 """An older bundle is replaced when the new one is whole, and nothing else is ever replaced."""
 
+import fcntl
+import hashlib
+import json
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,6 +13,7 @@ import torch
 from pmal.errors import DataError, PmalError, UsageError
 from pmal.rejection.model import Rule
 from pmal.serving.bundle import save_model
+from pmal.serving.bundle_folder import parse_json, read_sums, read_verified
 from tests.serving.bundles import NAMES, answers, listing, load, make_model, make_network, softmax
 
 
@@ -36,7 +41,13 @@ def test_an_empty_folder_is_taken(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "content"), [("notes.txt", "mine"), ("model.json", "{}"), ("model.json", "[")]
+    ("name", "content"),
+    [
+        ("notes.txt", "mine"),
+        ("model.json", "{}"),
+        ("model.json", "["),
+        ("model.json", '{"format": "other"}'),
+    ],
 )
 def test_a_folder_that_is_no_bundle_is_left_alone(tmp_path, name, content):
     folder = tmp_path / "photos"
@@ -133,3 +144,62 @@ def test_a_foreign_folder_beside_is_not_deleted(folder, tmp_path):
     with pytest.raises(UsageError, match=r"mine\.txt is no part of a model: move it away"):
         save_model(folder, make_model(make_network(1)))
     assert (tmp_path / ".model.new" / "mine.txt").read_text() == "mine"
+
+
+def test_a_foreign_folder_is_not_taken_for_an_older_bundle(tmp_path):
+    (tmp_path / ".model.old").mkdir()
+    (tmp_path / ".model.old" / "mine.txt").write_text("mine")
+    with pytest.raises(UsageError, match=r"\.model\.old/mine\.txt is no part of a model: move it away"):
+        save_model(tmp_path / "model", make_model(make_network()))
+    assert listing(tmp_path) == [".model.old"]
+
+
+@pytest.mark.parametrize("name", [".notes", "weights.safetensors", ".mine.tmp"])
+def test_what_only_looks_like_a_part_of_a_bundle_is_left_alone(folder, name):
+    path = folder / name
+    path.unlink(missing_ok=True)
+    if name == ".notes":
+        path.write_text("mine")
+    else:
+        path.mkdir()
+    with pytest.raises(UsageError, match=rf"{name} is no part of a model"):
+        save_model(folder, make_model(make_network(1)))
+    assert path.exists()
+
+
+def test_one_save_at_a_time(folder, monkeypatch):
+    locked = []
+    monkeypatch.setattr(fcntl, "flock", lambda _, how: locked.append(how))
+    save_model(folder, make_model(make_network(1)))
+    assert locked == [fcntl.LOCK_EX]
+
+
+def test_files_are_read_up_to_the_limit(tmp_path):
+    (tmp_path / "a").write_bytes(b"12345")
+    sums = {"a": hashlib.sha256(b"12345").hexdigest()}
+    assert read_verified(tmp_path, "a", sums, 5) == b"12345"
+    with pytest.raises(DataError, match="a: larger than 0 MiB: not written by pmal"):
+        read_verified(tmp_path, "a", sums, 4)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path, monkeypatch):
+    def refuse(_):
+        raise PermissionError(13, "Permission denied")
+
+    (tmp_path / "a").touch()
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(DataError, match=r"a: not readable .Permission denied"):
+        read_verified(tmp_path, "a", {"a": ""})
+
+
+@pytest.mark.parametrize("digest", [3, None, "", "0" * 63, "0" * 65, "G" * 64, ["0" * 64]])
+def test_what_is_no_checksum_is_refused(tmp_path, digest):
+    (tmp_path / "sha256.json").write_text(json.dumps({"model.json": digest}))
+    with pytest.raises(DataError, match=r"sha256\.json: not a list of checksums"):
+        read_sums(tmp_path)
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
+def test_numbers_that_json_does_not_have_are_refused(number):
+    with pytest.raises(DataError, match=f"a: not readable as JSON .{number} is no JSON"):
+        parse_json(Path("a"), b'{"b": %s}' % number.encode())

@@ -23,6 +23,13 @@ def test_a_newer_format_asks_for_an_upgrade(folder):
         describe_model(folder)
 
 
+@pytest.mark.parametrize("version", [0, -1])
+def test_a_format_that_never_was_is_refused(folder, version):
+    edit_record(folder, lambda content: content.update(version=version))
+    with pytest.raises(DataError, match=rf"model\.json: format version {version} does not exist"):
+        describe_model(folder)
+
+
 def paths(value, prefix=()):
     """Where every value of nested JSON stands; of lists, the first entry."""
     yield prefix
@@ -101,12 +108,12 @@ def test_foreign_fields_of_model_json_are_named(folder, place):
     ("path", "value"),
     [
         (("rule", "score"), "surprise"),
+        (("rule", "score"), "surprise" * 10_000),
+        (("rule", "accept"), 0.0),
         (("rule", "accept"), 1.0),
         (("rule", "accept"), "inf"),
         (("rule", "threshold"), "nan"),
         (("distance",), "far"),
-        (("network", "encoder", "name"), "../small"),
-        (("network", "encoder", "options"), {"depth": 3}),
         (("network", "encoder", "projection"), "cubic"),
         (("network", "class_names"), []),
         (("calibration", "scale", "logit"), [1.0]),
@@ -120,5 +127,35 @@ def test_impossible_values_of_model_json(folder, path, value):
         parent(content, path)[path[-1]] = value
 
     edit_record(folder, change)
-    with pytest.raises(DataError, match=r"model\.json: |belongs to another model"):
-        load(folder)
+    with pytest.raises(DataError, match=r"model\.json: ") as caught:
+        describe_model(folder)
+    assert len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize("added", [True, False])
+def test_classes_beyond_those_of_the_network_need_a_distance(folder, added):
+    def change(content):
+        content["distance"] = None
+        for entry in content["classes"]:
+            entry["prototypes"] = None
+        if added:
+            content["classes"].append(dict(content["classes"][0], name="new"))
+
+    edit_record(folder, change)
+    if not added:
+        describe_model(folder)
+        return
+    with pytest.raises(DataError, match=r"model\.json: .*there is no distance to compare by"):
+        describe_model(folder)
+
+
+def test_a_number_that_overflows_is_no_number(folder):
+    def change(content):
+        content["normalization"]["mean"] = ["HERE"]
+
+    edit_record(folder, change)
+    path = folder / "model.json"
+    path.write_text(path.read_text().replace('"HERE"', "1e999"))
+    seal(folder)
+    with pytest.raises(DataError, match=r"model\.json: mean is inf: expected a number"):
+        describe_model(folder)

@@ -6,8 +6,10 @@ import math
 import pytest
 import torch
 
-from pmal.errors import DataError
-from tests.serving.bundles import edit_tensors, forge_record, load, seal
+from pmal.errors import DataError, Interrupted
+from pmal.rejection.model import Rule
+from pmal.serving.bundle import save_model
+from tests.serving.bundles import edit_tensors, forge_record, load, seal, softmax
 
 
 def poke(name, at, value):
@@ -20,6 +22,17 @@ def poke(name, at, value):
 
 def swap(name, make):
     return lambda tensors: tensors.update({name: make(tensors.get(name))})
+
+
+def keep(labels, channels, label=2):
+    """Five embeddings of so many channels, or none, and so many labels."""
+
+    def change(tensors):
+        tensors["labels"] = torch.tensor([label] * labels)
+        if channels is not None:
+            tensors["z"] = torch.zeros(5, channels)
+
+    return change
 
 
 @pytest.mark.parametrize(
@@ -41,6 +54,7 @@ def swap(name, make):
         ("reference", swap("pictures", lambda t: t[1:]), "pictures is"),
         ("reference", swap("pictures", torch.Tensor.float), "pictures is"),
         ("reference", swap("pictures", lambda t: t[0]), "pictures is"),
+        ("reference", swap("pictures", lambda t: t.expand(-1, 3, -1, -1)), "pictures is"),
         ("reference", swap("hook", lambda t: torch.zeros(1)), "foreign tensor 'hook'"),
         ("reference", lambda tensors: tensors.pop("mask"), "has no mask"),
         ("calibration", swap("scores.distance", torch.Tensor.float), "scores.distance is"),
@@ -51,6 +65,12 @@ def swap(name, make):
         ("calibration", swap("predictions", lambda t: t[1:]), "predictions is"),
         ("calibration", poke("predictions", 3, 3), "predictions of a class"),
         ("calibration", poke("predictions", 3, -1), "predictions of a class"),
+        ("calibration", swap("predictions", torch.Tensor.int), "predictions is"),
+        ("calibration", keep(5, 3), "z is"),
+        ("calibration", keep(5, None), "labels is"),
+        ("calibration", keep(4, 128), "labels is"),
+        ("calibration", keep(5, 128, 3), "labels of a class"),
+        ("calibration", keep(5, 128, -1), "labels of a class"),
         ("calibration", lambda tensors: tensors.pop("predictions"), "has no predictions"),
         ("weights", swap("head.weight", torch.Tensor.double), "another network"),
         ("weights", swap("head.weight", lambda t: t[:2]), "another network"),
@@ -64,9 +84,41 @@ def test_tensors_that_do_not_fit(folder, file, change, reason):
         load(folder)
 
 
-def test_what_model_json_shows_is_what_the_tensors_say(folder):
-    edit_tensors(folder, "weights.safetensors", swap("mean", lambda t: t + 1))
+@pytest.mark.parametrize("name", ["mean", "std"])
+def test_what_model_json_shows_is_what_the_tensors_say(folder, name):
+    edit_tensors(folder, "weights.safetensors", swap(name, lambda t: t + 1))
     with pytest.raises(DataError, match=r"model\.json: its normalization"):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    ("file", "change"),
+    [
+        ("reference", poke("prototypes", (1, 1, 0), math.nan)),  # no prototype is there
+        ("calibration", swap("scores.combined", lambda t: torch.zeros(45).double())),
+        ("calibration", keep(5, 128)),
+    ],
+)
+def test_tensors_that_fit(folder, file, change):
+    edit_tensors(folder, f"{file}.safetensors", change)
+    load(folder)
+
+
+@pytest.mark.parametrize("name", ["scores.distance", "scores.neighbors", "scores.combined"])
+def test_scores_that_the_model_cannot_have_are_foreign(tmp_path, name):
+    save_model(tmp_path / "model", softmax(Rule("logit"), calibrated=True))
+    edit = swap(name, lambda t: torch.zeros(45).double())
+    edit_tensors(tmp_path / "model", "calibration.safetensors", edit)
+    with pytest.raises(DataError, match=f"has a foreign tensor '{name}'"):
+        load(tmp_path / "model")
+
+
+def test_an_interruption_is_not_taken_for_a_fault_of_the_file(folder, monkeypatch):
+    def stop(spec):
+        raise Interrupted(2, "interrupted")
+
+    monkeypatch.setattr("pmal.serving.bundle_tensors.Classifier", stop)
+    with pytest.raises(Interrupted):
         load(folder)
 
 

@@ -27,6 +27,7 @@ from pmal.serving.predict import (
     describe_answers,
     find_model,
     model_header,
+    open_model,
     with_rule,
 )
 from tests.serving.tiny_model import CLASSES, SIZE, make_model, pictures_of
@@ -123,6 +124,8 @@ def test_as_many_prototypes_as_asked_for_and_no_more_than_the_class_has(top, cou
     model = make_model()
     found = describe_answers(model, answers_for(model, [0, 1, 2]), list("abc"), top)
     assert [len(entry["prototypes"]) for entry in found] == counts
+    with pytest.raises(UsageError, match="top is -1: ask for 0 or more"):
+        describe_answers(model, answers_for(model, [0]), ["a"], -1)
 
 
 def answers_for(model, classes, score=0.5, probability=0.25, z=1.0):
@@ -265,6 +268,8 @@ def test_the_description_of_a_model_is_json_and_leaves_out_what_does_not_count()
     assert (about["accept"], about["per_class"]) == (0.95, True)
     about = model_header(with_rule(make_model(), threshold=math.inf), Path("m"))
     assert (about["accept"], about["per_class"]) == (None, False)
+    about = model_header(make_model(Rule("distance", per_class=True, threshold=0.1)), Path("m"))
+    assert (about["accept"], about["per_class"]) == (None, False)
     json.dumps(about, allow_nan=False)
 
 
@@ -290,11 +295,15 @@ def test_what_is_no_run_is_told(tmp_path):
             find_model(tmp_path / name)
 
 
-def test_a_model_of_embeddings_is_refused():
+def test_a_model_of_embeddings_is_refused(tmp_path, monkeypatch):
     check_takes_images(make_model())
     spec = ClassifierSpec(EncoderConfig("precomputed"), CLASSES, 1, 5)
+    model = dataclasses.replace(make_model(), classifier=Classifier(spec))
     with pytest.raises(UsageError, match="takes embeddings, not images"):
-        check_takes_images(dataclasses.replace(make_model(), classifier=Classifier(spec)))
+        check_takes_images(model)
+    monkeypatch.setattr("pmal.serving.predict.load_model", lambda *_: model)
+    with pytest.raises(UsageError, match="takes embeddings, not images"):
+        open_model(tmp_path, torch.device("cpu"))
 
 
 def test_names_are_kept_unless_their_bytes_are_no_text():

@@ -252,6 +252,14 @@ def test_a_full_house_is_503_and_whoever_is_in_is_answered():
         assert (service.house.places, service.house.held) == (0, 0)
 
 
+def test_every_image_of_a_request_takes_a_place():
+    with running_model(limits=Limits(images=4, queue=2)) as (service, port):
+        for count, status in ((2, 200), (3, 503)):
+            reply = predict(port, *form(*((f"{i}.png", png(0)) for i in range(count))))
+            assert reply.status == status
+        assert service.house.places == 0
+
+
 def test_bodies_in_memory_have_a_limit_of_their_own():
     with running_model(limits=Limits(body_bytes=1000, held_bytes=1000)) as (service, port):
         service.house.held = 990

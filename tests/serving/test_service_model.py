@@ -6,7 +6,7 @@ import json
 import pytest
 import torch
 
-from pmal.errors import UsageError
+from pmal.errors import DataError, UsageError
 from pmal.rejection.model import Rule
 from pmal.rejection.new_class import add_class
 from pmal.serving.bundle import save_model
@@ -115,3 +115,18 @@ def test_the_loader_reads_the_bundle_as_it_is_now(tmp_path):
     assert second.fingerprint != first.fingerprint
     with pytest.raises(UsageError, match="unknown score of this model"):
         model_loader(tmp_path / "run", torch.device("cpu"), score="distanse")()
+
+
+def test_a_model_that_changes_while_it_is_read_is_refused(tmp_path, monkeypatch):
+    save_model(tmp_path / "model", make_model())
+    seen = iter(["a" * 64, "b" * 64])
+    monkeypatch.setattr("pmal.serving.service_model.describe_model", lambda _: {"fingerprint": next(seen)})
+    with pytest.raises(DataError, match="another model was saved while this one was read"):
+        model_loader(tmp_path / "model", torch.device("cpu"))()
+
+
+def test_scores_that_are_all_the_same_have_no_histogram():
+    model = make_model(Rule("logit"), prototypes=False)
+    same = {name: torch.full_like(values, 0.5) for name, values in model.calibration.scores.items()}
+    model = dataclasses.replace(model, calibration=dataclasses.replace(model.calibration, scores=same))
+    assert serve_model(model).about["known_scores"] is None

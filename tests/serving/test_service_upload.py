@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from fastapi import Request
 
+from pmal.data.decode import MAX_PIXELS
 from pmal.serving.service_errors import LINGER_SECONDS, Refused
 from pmal.serving.service_server import GRACE_SECONDS
 from pmal.serving.service_upload import House, Limits, read_uploads
@@ -76,6 +77,56 @@ def test_places_are_given_back_whatever_happens():
     assert caught.value.status == 503
     assert caught.value.headers == {"Retry-After": "1"}
     assert (house.places, house.held) == (0, 0)
+
+
+def test_bytes_in_memory_are_taken_up_to_the_limit_and_one_body_always_fits():
+    house = House(Limits(body_bytes=8, held_bytes=10))
+    with house.guest() as guest:
+        guest.take(held=10)
+        with pytest.raises(Refused) as caught:
+            guest.take(held=1)
+    assert caught.value.status == 503
+    assert read(b"12345678", "image/png", 3, Limits(body_bytes=8, held_bytes=2))
+
+
+@pytest.mark.parametrize(("declared", "refused"), [("8", False), ("9", True), ("", False), ("x", False)])
+def test_a_body_is_judged_by_the_length_that_it_declares(declared, refused):
+    headers = [(b"content-type", b"image/png"), (b"content-length", declared.encode())]
+
+    async def receive():
+        return {"type": "http.request", "body": b"12345678", "more_body": False}
+
+    async def run():
+        with House(Limits(body_bytes=8)).guest() as guest:
+            return await read_uploads(Request({"type": "http", "headers": headers}, receive), guest)
+
+    if not refused:
+        assert asyncio.run(run())[0].data == b"12345678"
+        return
+    with pytest.raises(Refused) as caught:
+        asyncio.run(run())
+    assert caught.value.status == 413
+
+
+def test_headers_of_a_part_do_not_run_into_each_other():
+    lines = (
+        b'X-Other: a; filename="b.png"\r\nContent-Disposition: form-data; name="a.png"\r\n\r\none\r\n--x--'
+    )
+    (upload,) = read(b"--x\r\n" + lines, "multipart/form-data; boundary=x", 7)
+    assert (upload.name, upload.data) == ("a.png", b"one")
+
+
+def test_a_name_that_is_no_text_is_shown_all_the_same():
+    body = b'--x\r\nContent-Disposition: form-data; name="\xff.png"\r\n\r\none\r\n--x--'
+    (upload,) = read(body, "multipart/form-data; boundary=x", 100)
+    assert upload.name == "\ufffd.png"
+
+
+def test_the_limits_of_a_service_that_nobody_has_set():
+    """What one client can make a service hold, in the worst case, fits into a small machine."""
+    limits = Limits()
+    assert (limits.body_bytes, limits.held_bytes) == (16 << 20, 256 << 20)
+    assert (limits.images, limits.queue, limits.pixels) == (64, 256, MAX_PIXELS)
 
 
 def test_a_client_that_never_sends_its_body_does_not_spoil_an_orderly_end():

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from pmal.data.samples import Samples
+from pmal.data.sources import cifar
 from pmal.data.sources._unpickle import unpickle_arrays
 from pmal.data.sources.cifar import (
     CIFAR10_CLASSES,
@@ -17,7 +18,7 @@ from pmal.data.sources.cifar import (
     open_cifar100,
     read_cifar100_test,
 )
-from pmal.errors import DataError
+from pmal.errors import DataError, Interrupted
 
 
 class Python2Pickle:
@@ -236,6 +237,8 @@ def test_a_malicious_archive_is_refused(tmp_path):
         ("float", b"(I1\n(I1\ntcnumpy\ndtype\n(S'f8'\nI0\nI1\ntRI00\nS'12345678'\ntb"),
         ("too short", b"(I1\n(I9\ntcnumpy\ndtype\n(S'u1'\nI0\nI1\ntRI00\nS'12345678'\ntb"),
         ("negative", b"(I1\n(I-1\nI-8\ntcnumpy\ndtype\n(S'u1'\nI0\nI1\ntRI00\nS'12345678'\ntb"),
+        ("floats that fill it", b"(I1\n(I8\ntcnumpy\ndtype\n(S'f8'\nI0\nI1\ntRI00\nS'12345678'\ntb"),
+        ("no number", b"(I1\n(S'x'\nI8\ntcnumpy\ndtype\n(S'u1'\nI0\nI1\ntRI00\nS'12345678'\ntb"),
         ("no bytes", b"(I1\n(I1\ntcnumpy\ndtype\n(S'u1'\nI0\nI1\ntRI00\n(lI1\natb"),
         ("no tuple", b"I1\nb"),
     ],
@@ -255,6 +258,25 @@ def test_a_pickle_cannot_change_the_stand_ins():
     rows, _ = make_rows(2, 10, 0)
     content = unpickle_arrays(Python2Pickle(2).dumps({b"data": rows}), "batch")
     np.testing.assert_array_equal(content["data"], rows)
+
+
+def test_keys_that_are_no_text_are_passed_over():
+    assert unpickle_arrays(Python2Pickle(2).dumps({1: 2, b"a": 3}), "batch") == {"a": 3}
+
+
+def test_an_interruption_is_no_fault_of_the_file(monkeypatch):
+    def stop(*_):
+        raise Interrupted(2, "interrupted")
+
+    monkeypatch.setattr("pmal.data.sources._unpickle._ArrayStandIn.__setstate__", stop)
+    with pytest.raises(Interrupted):
+        unpickle_arrays(Python2Pickle(2).dumps({b"data": make_rows(2, 10, 0)[0]}), "batch")
+
+
+def test_a_long_name_is_cut_in_the_refusal():
+    with pytest.raises(DataError) as caught:
+        unpickle_arrays(b"cos\n" + b"x" * 10_000 + b"\n.", "batch")
+    assert len(str(caught.value)) < 250
 
 
 @pytest.mark.parametrize("data", [b"", b".", b"(", b"hello", b"\x80\x02]q\x00.", b"P1\n.", b"\x82\x01."])
@@ -277,7 +299,11 @@ def test_a_cut_off_pickle_is_refused(tmp_path, share):
         ({b"labels": [1]}, "'data' is not an array"),
         ({b"data": [1], b"labels": [1]}, "'data' is not an array"),
         ({b"data": make_rows(2, 10, 0)[0][:, :-1], b"labels": [1, 2]}, "'data' is not an array"),
+        ({b"data": make_rows(2, 10, 0)[0][..., None], b"labels": [1, 2]}, "'data' is not an array"),
+        ({b"data": make_rows(2, 10, 0)[0][:0], b"labels": []}, "'data' is not an array"),
         ({b"data": make_rows(2, 10, 0)[0]}, "'labels' is not a list"),
+        ({b"data": make_rows(2, 10, 0)[0], b"labels": [1, True]}, "'labels' is not a list"),
+        ({b"data": make_rows(2, 10, 0)[0], b"labels": [1, 2**40]}, "'labels' is not a list"),
         ({b"data": make_rows(2, 10, 0)[0], b"labels": [1, b"2"]}, "'labels' is not a list"),
         ({b"data": make_rows(2, 10, 0)[0], b"labels": [1, -1]}, "'labels' is not a list"),
         ({b"data": make_rows(2, 10, 0)[0], b"labels": [1]}, "1 labels for 2 images"),
@@ -291,8 +317,12 @@ def test_wrong_content_is_refused(tmp_path, content, reason):
     assert "test_batch" in message
 
 
-def test_other_class_names_are_refused(tmp_path):
-    names = Python2Pickle(2).dumps({b"label_names": [b"cat", b"dog"]})
+TEN_NAMES = [name.encode() for name in CIFAR10_CLASSES]
+
+
+@pytest.mark.parametrize("names", [[b"cat", b"dog"], TEN_NAMES[::-1], [*range(10)], 7])
+def test_other_class_names_are_refused(tmp_path, names):
+    names = Python2Pickle(2).dumps({b"label_names": names})
     path = write(tmp_path, {**cifar10_files(), "batches.meta": names})
     assert "class names are not the official" in refusal(open_cifar10, path)
 
@@ -302,6 +332,56 @@ def test_a_cut_off_binary_file_is_refused(tmp_path, size):
     files = {f"data_batch_{i + 1}.bin": records(3, 10, i, 1) for i in range(5)}
     path = write(tmp_path, {**files, "test_batch.bin": records(3, 10, 0, 1)[:size]})
     assert "test_batch.bin" in refusal(open_cifar10, path)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_file_is_taken_up_to_the_limit(tmp_path, monkeypatch, packed):
+    files = cifar10_files()
+    path = write(tmp_path / "folder", files)
+    if packed:
+        path = write_archive(tmp_path / "cifar-10-python.tar.gz", "cifar-10-batches-py", files)
+    largest = max(map(len, files.values()))
+    monkeypatch.setattr(cifar, "_MOST_BYTES", largest)
+    assert_is_cifar10(open_cifar10(path))
+    monkeypatch.setattr(cifar, "_MOST_BYTES", largest - 1)
+    assert "larger than any official CIFAR file" in refusal(open_cifar10, path)
+
+
+def test_no_more_than_the_limit_is_unpacked():
+    """The largest file of all has 155 MB; a bomb may have any size."""
+    asked = []
+
+    class Endless(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            asked.append(size)
+            return b""
+
+    cifar._bounded(Endless(), "a bomb")
+    assert len(asked) == 1
+    assert 155_249_918 < asked[0] <= 2**28 + 1
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(cifar, "_bounded", fail)
+    assert "Input/output error" in refusal(open_cifar10, write(tmp_path, cifar10_files()))
+
+
+def test_an_archive_of_the_folder_itself(tmp_path):
+    path = write_archive(tmp_path / "cifar-10-python.tar.gz", "./cifar-10-batches-py", cifar10_files())
+    assert_is_cifar10(open_cifar10(path))
+
+
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.9])
+def test_a_damaged_archive_is_refused(tmp_path, share):
+    path = write_archive(tmp_path / "cifar-10-python.tar.gz", "cifar-10-batches-py", cifar10_files())
+    data = bytearray(path.read_bytes())
+    start = int(share * len(data))
+    data[start : start + 64] = bytes(64)
+    path.write_bytes(data)
+    refusal(open_cifar10, path)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.99])

@@ -1,6 +1,7 @@
 """Folders of class folders: what becomes a sample, with which id and label, and what is refused."""
 
 import os
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from PIL import Image
 from pmal.data.decode import encode_png
 from pmal.data.samples import BadImage
 from pmal.data.sources import folder as folder_module
-from pmal.data.sources.folder import FileStore, list_files, open_folder
+from pmal.data.sources.folder import FileStore, holds_samples_at, list_files, open_folder
 from pmal.errors import DataError
 
 
@@ -80,6 +81,36 @@ def test_train_may_be_the_name_of_a_class(tmp_path: Path) -> None:
     source = open_folder(make_tree(tmp_path, {"train/1": 1, "bus/1": 1, "test/1": 1}))
     assert source.train.class_names == ("bus", "test", "train")
     assert source.test is None
+
+
+def test_train_with_folders_is_a_class_beside_others(tmp_path: Path) -> None:
+    source = open_folder(make_tree(tmp_path, {"train/steam/1": 1, "bus/1": 1}))
+    assert source.train.class_names == ("bus", "train")
+    assert source.test is None
+
+
+def test_loose_files_of_both_parts_are_told(tmp_path: Path) -> None:
+    tree = {"train/a/1": 1, "train/x.png": 1, "train/Thumbs.db": 1, "test/a/1": 1, "test/y.png": 1}
+    source = open_folder(make_tree(tmp_path, tree | {"train/.hidden": 1}))
+    assert source.loose == (str(tmp_path / "train" / "x.png"), str(tmp_path / "test" / "y.png"))
+
+
+def test_where_files_would_become_samples(tmp_path: Path) -> None:
+    root = make_tree(tmp_path / "parts", {"train/a/1": 1, "test/a/1": 1})
+    for inside, expected in (("train/out", True), ("test/out", True), ("out", False), (".", False)):
+        assert holds_samples_at(root, root / inside) is expected
+    assert holds_samples_at(root / "train", root / "train" / "out")
+    assert not holds_samples_at(tmp_path / "nowhere", tmp_path / "nowhere" / "out")
+
+
+def test_a_folder_that_cannot_be_listed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: str) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(DataError, match="cannot be listed: Permission denied") as caught:
+        list_files(tmp_path)
+    assert str(tmp_path) in str(caught.value)
 
 
 def test_what_is_no_image_stays_a_sample(tmp_path: Path) -> None:
@@ -155,10 +186,18 @@ def test_encoded_gives_the_original_bytes(tmp_path: Path) -> None:
 def test_a_giant_file_is_not_read_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_tree(tmp_path, {"a/1": 5})
     monkeypatch.setattr(folder_module, "MAX_FILE_BYTES", 1 << 20)
-    with open(tmp_path / "a" / "1", "wb") as file:
-        file.truncate(10 << 20)
-    with pytest.raises(BadImage, match="larger than 1 MiB"):
-        open_folder(tmp_path).train.read(0)
+    store = open_folder(tmp_path).train.store
+    assert isinstance(store, FileStore)
+    os.truncate(tmp_path / "a" / "1", 1 << 20)
+    assert len(store.encoded(0)) == 1 << 20
+    os.truncate(tmp_path / "a" / "1", 64 << 20)
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadImage, match="larger than 1 MiB"):
+            store.read(0)
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(

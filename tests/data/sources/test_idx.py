@@ -94,10 +94,12 @@ def test_a_cut_off_gzip_stream_is_refused(tmp_path, keep):
 
 def test_a_damaged_gzip_stream_is_refused(tmp_path):
     data = bytearray(gzip.compress(idx_bytes(np.arange(48, dtype=np.uint8).reshape(3, 4, 4))))
-    data[-6] ^= 255  # the checksum
     path = tmp_path / "images.gz"
-    path.write_bytes(data)
-    assert "fetch the file again" in refusal(path)
+    for place in (-6, 10):  # the checksum; the first block
+        data[place] ^= 255
+        path.write_bytes(data)
+        assert "fetch the file again" in refusal(path)
+        data[place] ^= 255
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -114,6 +116,18 @@ def test_a_header_that_declares_terabytes_allocates_nothing(tmp_path, packed):
     path = tmp_path / "images"
     path.write_bytes(gzip.compress(data) if packed else data)
     assert "declares" in refusal(path)
+
+
+def test_a_header_that_declares_more_than_gzip_can_hold_is_refused_unread(tmp_path):
+    path = tmp_path / "images"
+    path.write_bytes(gzip.compress(struct.pack(">BBBBIII", 0, 0, 8, 3, 2**11, 2**8, 2**8)))
+    assert f"declares {2**27} values" in refusal(path)
+
+
+def test_as_much_as_gzip_can_hold_is_read(tmp_path):
+    path = tmp_path / "images"
+    path.write_bytes(gzip.compress(idx_bytes(np.zeros((100, 300, 300), np.uint8))))
+    assert read_idx(path).shape == (100, 300, 300)
 
 
 @pytest.mark.parametrize(
@@ -140,6 +154,7 @@ def test_a_missing_file_is_named(tmp_path):
         ("train-labels-idx1-ubyte", np.zeros((7, 2, 2), np.uint8), "mixed up"),
         ("train-images-idx3-ubyte", np.zeros(7, np.uint8), "mixed up"),
         ("train-images-idx3-ubyte", np.zeros((0, 6, 4), np.uint8), "no images"),
+        ("train-images-idx3-ubyte", np.zeros((7, 0, 4), np.uint8), "no images"),
     ],
 )
 def test_files_that_do_not_fit_together_are_refused(tmp_path, name, array, reason):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from pmal.data.samples import ArrayStore, Pixels
+from pmal.data.sources import npz
 from pmal.data.sources.npz import open_npz
 from pmal.errors import DataError
 
@@ -68,6 +69,8 @@ def test_class_names_and_labels_in_a_column(tmp_path: Path) -> None:
 def test_layouts(tmp_path: Path) -> None:
     planes = COLOR.transpose(0, 3, 1, 2)
     assert np.array_equal(pixels_of(save(tmp_path / "chw.npz", X=planes, y=LABELS)), COLOR)
+    flat = COLOR[:, :3]  # three rows, and three channels at the end
+    assert np.array_equal(pixels_of(save(tmp_path / "flat.npz", X=flat, y=LABELS)), flat)
     gray = COLOR[:, :, :, 0]
     for layout in (gray, gray[:, None], gray[:, :, :, None]):
         assert np.array_equal(pixels_of(save(tmp_path / "gray.npz", X=layout, y=LABELS))[:, :, :, 0], gray)
@@ -77,6 +80,13 @@ def test_layouts(tmp_path: Path) -> None:
 def test_floats_in_0_to_1_are_scaled(tmp_path: Path, kind: type) -> None:
     path = save(tmp_path / "x.npz", X=(COLOR / 255).astype(kind), y=LABELS)
     assert np.array_equal(pixels_of(path), COLOR)
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+def test_floats_are_rounded_to_the_nearest(tmp_path: Path, kind: type) -> None:
+    values = np.linspace(0, 1, 6 * 5 * 7).reshape(6, 5, 7).astype(kind)
+    found = pixels_of(save(tmp_path / "x.npz", X=values, y=LABELS))[..., 0]
+    assert np.array_equal(found, np.rint(values.astype(np.float64) * 255))
 
 
 @pytest.mark.parametrize(
@@ -98,6 +108,8 @@ def test_floats_in_0_to_1_are_scaled(tmp_path: Path, kind: type) -> None:
         ({"X": COLOR, "y": LABELS * 10**9}, "y[1] is 1000000000, not in 0.."),
         ({"X": COLOR, "y": LABELS, "class_names": np.array(["a", "b"])}, "y[2] is 2, not in 0..1"),
         ({"X": COLOR, "y": LABELS, "class_names": np.arange(3)}, "class_names is not a list of strings"),
+        ({"X": COLOR, "y": LABELS, "class_names": np.array([["a"], ["b"], ["c"]])},
+         "class_names is not a list of strings"),
         ({"X": COLOR, "y": np.array([{}] * 6)}, "array y is not readable (Object arrays cannot be loaded"),
     ],
 )  # fmt: skip
@@ -136,6 +148,32 @@ def test_damaged_contents_name_the_array(tmp_path: Path) -> None:
         open_npz(path)
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"{'descr': '|u1', 'fortran_order': False, 'shape': (6, 4, 4, ",
+        b"{'descr': '|u1', 'fortran_order': False, 'shape': (6, 'a'), }",
+        b"{'descr': '|u1', 'fortran_order': False, 'shape': (-6, 4, 4), }",
+        b"{[]: 1}",
+        b"'''",
+        b"  x\n y",
+        b"(" * 5000,
+        b" " * 20_000,
+        b"\0",
+    ],
+    ids=lambda header: repr(header)[:30],
+)
+def test_a_damaged_header_is_refused_in_one_line(tmp_path: Path, header: bytes) -> None:
+    labels = io.BytesIO()
+    np.save(labels, LABELS)
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        archive.writestr("X.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+        archive.writestr("y.npy", labels.getvalue())
+    with pytest.raises(DataError, match=r"x\.npz: ") as caught:
+        open_npz(tmp_path / "x.npz")
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize("shape", ["(1000000, 1000, 1000, 3)", "(99999999999, 99999999999, 99999999999)"])
 def test_a_declared_giant_is_refused_on_its_header(tmp_path: Path, shape: str) -> None:
     header = f"{{'descr': '|u1', 'fortran_order': False, 'shape': {shape}, }}".encode()
@@ -147,3 +185,31 @@ def test_a_declared_giant_is_refused_on_its_header(tmp_path: Path, shape: str) -
         archive.writestr("y.npy", labels.getvalue())
     with pytest.raises(DataError, match=r"bomb\.npz: its arrays declare [\d,]+ bytes, more than the limit"):
         open_npz(tmp_path / "bomb.npz")
+
+
+def test_all_arrays_together_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = save(tmp_path / "x.npz", X=COLOR, y=LABELS, unused=np.zeros(10_000))
+    size = COLOR.nbytes + LABELS.nbytes
+    monkeypatch.setattr(npz, "MAX_BYTES", size)
+    assert len(open_npz(path).train) == 6
+    monkeypatch.setattr(npz, "MAX_BYTES", size - 1)
+    with pytest.raises(DataError, match=f"declare {size:,} bytes, more than the limit of {size - 1:,}"):
+        open_npz(path)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_damaged_byte_is_refused_or_does_not_matter(tmp_path: Path, packed: bool) -> None:
+    path = tmp_path / "x.npz"
+    (np.savez_compressed if packed else np.savez)(path, X=COLOR, y=LABELS)
+    whole, refusals = path.read_bytes(), []
+    for place in range(0, len(whole), 2):
+        for change in (0x01, 0xFF):
+            data = bytearray(whole)
+            data[place] ^= change
+            path.write_bytes(data)
+            try:
+                open_npz(path)
+            except DataError as error:
+                refusals.append(str(error))
+    assert all(str(path) in text and "\n" not in text for text in refusals)
+    assert len(refusals) > len(whole) // 4

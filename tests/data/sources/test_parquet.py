@@ -220,6 +220,7 @@ def test_unusable_files(tmp_path: Path) -> None:
     (tmp_path / "empty.parquet").write_bytes(b"")
     pq.write_table(pa.table({"image": [b""], "y": [1]}), tmp_path / "y.parquet")
     pq.write_table(pa.table({"image": [1], "label": [1]}), tmp_path / "type.parquet")
+    pq.write_table(pa.table({"image": [{"path": "a.png"}], "label": [1]}), tmp_path / "path.parquet")
     pq.write_table(pa.table({"image": [b""], "label": ["cat"]}), tmp_path / "string.parquet")
     put(tmp_path / "split.parquet", [0, 1], split=["train", "dev"])
     put(tmp_path / "test.parquet", [0, 1], split=["test", "test"])
@@ -230,6 +231,7 @@ def test_unusable_files(tmp_path: Path) -> None:
         "missing": "no such file",
         "y": "no column named label or labels or fine_label; its columns are: 'image', 'y'",
         "type": "column 'image' is int64, not encoded image bytes",
+        "path": "column 'image' is struct<path: string>, not encoded image bytes",
         "string": "the labels are string, not integers",
         "split": "row 1 has split 'dev', not train or test",
         "test": "no row has split 'train'",
@@ -252,8 +254,56 @@ def test_unusable_folders(tmp_path: Path) -> None:
         open_parquet(tmp_path)
 
 
-def test_metadata_that_is_broken_is_not_passed_over(tmp_path: Path) -> None:
-    schema = pa.schema([("image", pa.binary()), ("label", pa.int64())], metadata={"huggingface": "{"})
+def test_a_shard_without_the_columns_of_the_first_is_named(tmp_path: Path) -> None:
+    put(tmp_path / "a.parquet", [0])
+    put(tmp_path / "b.parquet", [0], columns=("image", "fine_label"))
+    with pytest.raises(DataError, match=r"b\.parquet: no column 'label' as in a\.parquet"):
+        open_parquet(tmp_path)
+    put(tmp_path / "b.parquet", [0], columns=("img", "label"))
+    with pytest.raises(DataError, match=r"b\.parquet: no column 'image' as in a\.parquet"):
+        open_parquet(tmp_path)
+
+
+def test_hidden_files_are_no_shards(tmp_path: Path) -> None:
+    put(tmp_path / "a.parquet", [0])
+    (tmp_path / ".a.parquet").write_bytes(b"the dropping of a desktop")
+    assert len(open_parquet(tmp_path).train) == 1
+
+
+def test_class_names_that_are_no_list_are_not_taken_apart(tmp_path: Path) -> None:
+    text = json.dumps({"info": {"features": {"label": {"names": "abc"}}}})
+    schema = pa.schema([("image", pa.binary()), ("label", pa.int64())], metadata={"huggingface": text})
+    pq.write_table(pa.table([[b""], [0]], schema=schema), tmp_path / "x.parquet")
+    assert open_parquet(tmp_path / "x.parquet").train.class_names == ("0",)
+
+
+def test_a_column_of_large_binaries(tmp_path: Path) -> None:
+    images = pa.array([shade(7)], pa.large_binary())
+    pq.write_table(pa.table({"image": images, "label": [0]}), tmp_path / "x.parquet")
+    assert shades(open_parquet(tmp_path / "x.parquet").train) == [7]
+
+
+def test_files_that_changed_since_they_were_opened_are_refused(tmp_path: Path) -> None:
+    train = open_parquet(put(tmp_path / "x.parquet", [0, 1, 2])).train
+    put(tmp_path / "x.parquet", [0, 1])
+    with pytest.raises(DataError, match="the files have changed since they were opened"):
+        train.read(0)
+
+
+def test_images_are_read_once(tmp_path: Path) -> None:
+    path = put(tmp_path / "x.parquet", [0, 1, 2])
+    train = open_parquet(path).train
+    train.read(0)
+    path.unlink()
+    assert shades(train) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{", "[]", "{}", '{"info": 3}', '{"info": {"features": {}}}', '{"info": {"features": {"label": 3}}}'],
+)
+def test_metadata_that_is_broken_is_not_passed_over(tmp_path: Path, text: str) -> None:
+    schema = pa.schema([("image", pa.binary()), ("label", pa.int64())], metadata={"huggingface": text})
     pq.write_table(pa.table([[b""], [0]], schema=schema), tmp_path / "x.parquet")
     with pytest.raises(DataError, match=r"x\.parquet: its 'huggingface' metadata"):
         open_parquet(tmp_path / "x.parquet")
@@ -312,7 +362,28 @@ def test_worker_processes_map_the_images(tmp_path: Path) -> None:
     assert int(store.read(4)[0, 0, 0]) == 34
 
 
+def test_what_is_sent_to_a_worker_holds_no_images(tmp_path: Path) -> None:
+    store = open_parquet(put(tmp_path / "x.parquet", [0, 1])).train.store
+    assert isinstance(store, ParquetStore)
+    store.read(0)
+    assert not store.column.__getstate__()["_chunks"]
+
+
+def test_a_forked_process_does_not_remove_the_copy(tmp_path: Path) -> None:
+    _image_column._remove(str(tmp_path), os.getpid() + 1)
+    assert tmp_path.exists()
+    _image_column._remove(str(tmp_path), os.getpid())
+    assert not tmp_path.exists()
+
+
 # -- writing --
+
+
+def test_parts_with_other_class_names_are_not_written(tmp_path: Path) -> None:
+    pixels, label = np.zeros((1, 3, 3, 1), np.uint8), np.array([0])
+    parts = {name: Samples.whole(ArrayStore("x", pixels), label, (name,)) for name in ("train", "test")}
+    with pytest.raises(ValueError, match="need the same class names"):
+        write_parquet(tmp_path / "x.parquet", parts)
 
 
 def assert_same(left: Samples, right: Samples) -> None:

@@ -8,7 +8,7 @@ import pytest
 from scipy.io import savemat
 
 from pmal.data.sources.svhn import open_svhn
-from pmal.errors import DataError
+from pmal.errors import DataError, Interrupted
 
 
 def write_part(path: Path, count: int, **changed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -58,6 +58,7 @@ def test_images_come_first_and_ten_means_zero(tmp_path):
         ({"y": None}, "holds no X and y"),
         ({"X": np.zeros((32, 32, 12), np.uint8)}, "X is uint8"),
         ({"X": np.zeros((12, 32, 32, 3), np.uint8)}, "X is uint8"),
+        ({"X": np.zeros((32, 32, 3, 12, 2), np.uint8)}, "X is uint8"),
         ({"X": np.zeros((32, 32, 3, 12))}, "X is float64"),
         ({"X": np.zeros((32, 32, 3, 0), np.uint8)}, "X is uint8"),
         ({"X": np.array([{"a": 1}] * 3, dtype=object)}, "X is object"),
@@ -88,6 +89,15 @@ def test_another_format_is_refused(tmp_path, data):
     path = write_svhn(tmp_path) / "train_32x32.mat"
     path.write_bytes(data)
     refusal(tmp_path, path)
+
+
+def test_an_interruption_is_no_fault_of_the_file(tmp_path, monkeypatch):
+    def stop(*_, **__):
+        raise Interrupted(2, "interrupted")
+
+    monkeypatch.setattr("scipy.io.loadmat", stop)
+    with pytest.raises(Interrupted):
+        open_svhn(write_svhn(tmp_path))
 
 
 def test_a_missing_part_is_named(tmp_path):

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from pmal.data.samples import Pixels
-from pmal.errors import DataError
+from pmal.errors import DataError, Interrupted
 
 
 class _DtypeStandIn:
@@ -80,6 +80,8 @@ def unpickle_arrays(data: bytes, origin: str) -> dict[str, object]:
         content = _Unpickler(io.BytesIO(data), encoding="bytes").load()
     except _RefusedError as refused:
         raise DataError(f"{origin}: refused: it asks for {refused}; fetch the official file") from None
+    except Interrupted:
+        raise
     except Exception as error:  # a malformed pickle makes the interpreter's reader raise nearly anything
         reason = " ".join(str(error).split()) or type(error).__name__
         raise DataError(f"{origin}: not a complete pickle ({reason}); fetch the file again") from error

@@ -11,6 +11,7 @@ called "0", "1", ... up to the largest label.
 """
 
 import math
+import tokenize
 import zipfile
 import zlib
 from pathlib import Path
@@ -20,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pmal.data.samples import ArrayStore, Ids, Pixels, Samples, Source
-from pmal.errors import DataError
+from pmal.errors import DataError, first_line
 
 MAX_BYTES = 16 << 30
 """What the arrays of a file may take in memory. A few kilobytes of zip can declare any size."""
@@ -64,7 +65,7 @@ def _declared(path: Path) -> dict[str, int]:
             names = [file[: -len(".npy")] for file in archive.namelist() if file.endswith(".npy")]
             return {name: declared_array(archive, name)[0] for name in names}
     except _BROKEN as error:
-        raise DataError(f"{path}: not readable as .npz ({error})") from None
+        raise DataError(f"{path}: not readable as .npz ({first_line(error)})") from None
 
 
 def declared_array(archive: zipfile.ZipFile, name: str) -> tuple[int, "np.dtype[Any]"]:
@@ -72,7 +73,10 @@ def declared_array(archive: zipfile.ZipFile, name: str) -> tuple[int, "np.dtype[
     with archive.open(f"{name}.npy") as member:
         first = np.lib.format.read_magic(member) == (1, 0)
         read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
-        shape, _, dtype = read(member)
+        try:
+            shape, _, dtype = read(member)
+        except (TypeError, tokenize.TokenError) as error:  # numpy refuses most damaged headers itself
+            raise ValueError(f"the header of {name} is damaged: {first_line(error)}") from None
     # Python integers: a declared shape may be beyond what int64 holds.
     return math.prod(map(int, shape)) * dtype.itemsize, dtype
 
