@@ -17,7 +17,7 @@ from pmal.commands.options import (
     start_session,
 )
 from pmal.config import Resources
-from pmal.errors import Interrupted
+from pmal.errors import Interrupted, first_line
 
 if TYPE_CHECKING:
     from pmal._runtime.session import Session
@@ -56,6 +56,5 @@ def report_after_fit(run: Path, session: "Session") -> Path | None:
     except Interrupted:
         raise
     except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        print(f"no report: {reason}; `pmal report {run}` tries again", file=sys.stderr)
+        print(f"no report: {first_line(error)}; `pmal report {run}` tries again", file=sys.stderr)
         return None

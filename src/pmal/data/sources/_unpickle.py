@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from pmal.data.samples import Pixels
-from pmal.errors import DataError, Interrupted
+from pmal.errors import DataError, Interrupted, first_line
 
 
 class _DtypeStandIn:
@@ -83,7 +83,7 @@ def unpickle_arrays(data: bytes, origin: str) -> dict[str, object]:
     except Interrupted:
         raise
     except Exception as error:  # a malformed pickle makes the interpreter's reader raise nearly anything
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = first_line(error)
         raise DataError(f"{origin}: not a complete pickle ({reason}); fetch the file again") from error
     if not isinstance(content, dict):
         raise DataError(f"{origin}: holds a {type(content).__name__}, not CIFAR's dictionary")

@@ -93,8 +93,7 @@ def _read(path: Path, declared: dict[str, int]) -> dict[str, NDArray[Any]]:
             try:
                 arrays[key] = archive[key]
             except _BROKEN as error:
-                reason = " ".join(str(error).split())
-                raise DataError(f"{path}: array {key} is not readable ({reason})") from None
+                raise DataError(f"{path}: array {key} is not readable ({first_line(error)})") from None
     return arrays
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pmal.data.samples import ArrayStore, Samples, Source
-from pmal.errors import DataError, Interrupted
+from pmal.errors import DataError, Interrupted, first_line
 
 SVHN_CLASSES = tuple("0123456789")
 
@@ -43,7 +43,7 @@ def _read_arrays(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
     except Interrupted:
         raise
     except Exception as error:  # a damaged file makes scipy's reader raise nearly anything
-        reason = " ".join(str(error).split())
+        reason = first_line(error)
         raise DataError(f"{path}: not a readable MATLAB 5 file ({reason}); fetch the file again") from error
     if "X" not in content or "y" not in content:
         raise DataError(f"{path}: holds no X and y, so it is not one of SVHN's cropped-digit files")
