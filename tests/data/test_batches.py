@@ -1,7 +1,13 @@
+import contextlib
 import errno
 import multiprocessing
 import os
+import re
 import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -74,6 +80,54 @@ def test_batches_come_in_the_order_of_the_plan_with_any_number_of_workers(photos
     next(abandoned)
     for rest in (plan[1:], plan[4:], plan):
         assert torch.equal(torch.cat(list(streamed.stream(rest))), images[torch.cat(list(rest))])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere each is a new interpreter")
+def test_workers_come_from_one_process_that_has_torch_and_nothing_else(photos):
+    """Were each to import it, 16 of them would take most of a minute to start; this one may have threads."""
+    streamed = StreamedImages(SampleDataset(photos, 8, 3), torch.device("cpu"), workers=3)
+    next(streamed.stream(sequential_plan(12, 4)))
+    status = [Path(f"/proc/{worker.pid}/status").read_text() for worker in multiprocessing.active_children()]
+    [parent] = {re.search(r"PPid:\s*(\d+)", text)[1] for text in status}
+    assert len(status) == 3
+    assert parent != str(os.getpid())
+    assert "libtorch" in Path(f"/proc/{parent}/maps").read_text()
+    assert re.search(r"Threads:\s*1\n", Path(f"/proc/{parent}/status").read_text())
+
+
+_STREAM = """
+import multiprocessing, sys, time, torch
+from pmal.data.batches import StreamedImages, sequential_plan
+from pmal.data.loading import SampleDataset
+from pmal.data.sources.folder import open_folder
+if __name__ == "__main__":
+    streamed = StreamedImages(SampleDataset(open_folder(sys.argv[1]).train, 8, 3), torch.device("cpu"), 2)
+    batches = streamed.stream(sequential_plan(12, 4))
+    next(batches)
+    print(*(worker.pid for worker in multiprocessing.active_children()), flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_workers_end_with_a_process_that_is_killed(photos, tmp_path_factory):
+    script = tmp_path_factory.mktemp("script") / "stream.py"
+    script.write_text(_STREAM)
+    words = [sys.executable, script, photos.store.root]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        workers = process.stdout.readline().split()
+        process.kill()
+    assert len(workers) == 2
+    end = time.monotonic() + 30
+    while any(_lives(pid) for pid in workers):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def _lives(pid):
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    return False
 
 
 def test_only_the_set_that_streams_has_workers(photos):

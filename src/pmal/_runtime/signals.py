@@ -1,6 +1,7 @@
 """SIGINT and SIGTERM become a request that work looks at where it is safe to stop."""
 
 import contextlib
+import multiprocessing
 import os
 import signal
 import threading
@@ -75,6 +76,22 @@ def leave_interrupts_to_parent(worker: int = 0) -> None:
     """In a process started so, such as a worker of a DataLoader: the parent saves first and then ends it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
+
+
+def end_with_parent() -> None:
+    """In a process started by `multiprocessing`: end at once when the one that started it has ended.
+
+    However that ended: killed, it ends no workers, and torch's own look for it does not see it where another
+    process stands between, of which workers are forked.
+    """
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def end() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=end, daemon=True).start()
 
 
 def raise_on_signals(advice: str) -> None:

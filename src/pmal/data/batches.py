@@ -3,10 +3,13 @@
 import contextlib
 import functools
 import hashlib
+import multiprocessing
+import sys
 import warnings
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from multiprocessing.context import BaseContext
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -14,7 +17,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data._utils import signal_handling
 
 from pmal._runtime.launch import usable_cores
-from pmal._runtime.signals import leave_interrupts_to_parent, uninterrupted_starts
+from pmal._runtime.signals import end_with_parent, leave_interrupts_to_parent, uninterrupted_starts
 from pmal.data.loading import SampleDataset
 from pmal.errors import DataError, PmalError
 
@@ -183,16 +186,15 @@ class StreamedImages:
                 return iter(self._loader)
 
     def _make_loader(self) -> DataLoader[torch.Tensor]:
-        # Spawned, not forked: a fork after torch has used threads can hang. Persistent, because a spawned
-        # worker takes seconds to start; the plan is exchanged between epochs instead.
+        # Persistent: the plan is exchanged between epochs instead.
         return DataLoader(
             self.dataset,
             batch_sampler=self._plan,
             collate_fn=_as_it_is,
             num_workers=self.workers,
-            multiprocessing_context="spawn",
+            multiprocessing_context=_starter(),
             persistent_workers=True,
-            worker_init_fn=leave_interrupts_to_parent,
+            worker_init_fn=_begin,
             pin_memory=self.device.type == "cuda",
             generator=torch.Generator(),  # or else it draws from the one that trainings repeat by
         )
@@ -241,6 +243,19 @@ def uploaded(batches: Iterable[torch.Tensor], device: torch.device) -> Iterator[
         yield from work_on_next()
 
 
+def _starter() -> BaseContext:
+    """How workers start: never by a fork of this process, which can hang after torch has used threads.
+
+    A new interpreter each takes seconds to import torch. On Linux one process does that for all, and is
+    forked before it does anything else: workers are there at once, and have its memory in common.
+    """
+    if sys.platform != "linux":
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["__main__", SampleDataset.__module__])
+    return context
+
+
 @contextlib.contextmanager
 def _unwatched_starts() -> Iterator[None]:
     """Keep torch from its handler of SIGCHLD: it raises an error wherever the program is when a worker dies.
@@ -262,6 +277,11 @@ def worker_died(error: Exception) -> Exception:
         return error
     fix = "give it more shared memory (/dev/shm) or" if "shared memory" in str(error) else "try"
     return PmalError(f"a process that decodes images died: {fix} fewer --workers")
+
+
+def _begin(worker: int) -> None:
+    leave_interrupts_to_parent()
+    end_with_parent()
 
 
 def _as_it_is(batch: Any) -> Any:

@@ -51,7 +51,7 @@ class DecodedImages:
         lacking = [positions[~kept[positions]] for positions in plan]
         wanted = [positions for positions in lacking if len(positions)]
         if not wanted:
-            self.images.end_workers()  # each holds some hundred MB
+            self.images.end_workers()  # there is nothing left to decode
         decoded = self.images.decoded(wanted)
         for positions, new in zip(plan, lacking, strict=True):
             if len(new):

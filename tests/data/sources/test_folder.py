@@ -1,6 +1,7 @@
 """Folders of class folders: what becomes a sample, with which id and label, and what is refused."""
 
 import os
+import pickle
 import tracemalloc
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from PIL import Image
 from pmal.data.decode import encode_png
 from pmal.data.samples import BadImage
 from pmal.data.sources import folder as folder_module
-from pmal.data.sources.folder import FileStore, holds_samples_at, list_files, open_folder
+from pmal.data.sources.folder import FileStore, PathTable, holds_samples_at, list_files, open_folder
 from pmal.errors import DataError
 
 
@@ -53,6 +54,19 @@ def test_ids_are_ranks_of_the_sorted_paths(tmp_path: Path) -> None:
     assert isinstance(train.store, FileStore)
     assert list(train.store.paths) == sorted(tree)
     assert [train.class_names[k] for k in train.labels] == [path.split("/")[0] for path in sorted(tree)]
+
+
+@given(st.lists(st.binary(max_size=9)))
+def test_a_table_of_paths_has_any_that_a_disk_can_have(names: list[bytes]) -> None:
+    paths = [os.fsdecode(name) for name in names]
+    table = PathTable(paths)
+    assert (list(table), len(table)) == (paths, len(paths))
+    assert [table[i - len(paths)] for i in range(len(paths))] == paths
+
+
+def test_a_table_of_paths_is_small() -> None:
+    paths = [f"n{i % 1000:08d}/n{i % 1000:08d}_{i}.JPEG" for i in range(10_000)]
+    assert len(pickle.dumps(PathTable(paths))) < 10_000 * (len(paths[-1]) + 8) + 1000
 
 
 @pytest.mark.parametrize("test_name", ["test", "val", "valid", "validation"])

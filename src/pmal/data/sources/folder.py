@@ -9,7 +9,7 @@ desktops, are no samples. A sample's id is the rank of its path among the sorted
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,12 +29,28 @@ MAX_FILE_BYTES = 1 << 29
 """Larger than any image within the pixel limit; a file above it is not read into memory."""
 
 
+class PathTable:
+    """Very many paths in one piece: as strings a million of them would weigh 100 MB in every worker."""
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        encoded = [os.fsencode(path) for path in paths]
+        self._bytes = b"".join(encoded)
+        self._ends = np.cumsum([0, *map(len, encoded)])
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def __getitem__(self, row: int) -> str:
+        begin, end = self._ends[range(len(self))[row] :][:2]
+        return os.fsdecode(self._bytes[begin:end])
+
+
 @dataclass(frozen=True)
 class FileStore:
     """Images in files of their own: row i is `paths[i]` below `root`."""
 
     root: str | Path
-    paths: Sequence[str]
+    paths: PathTable | Sequence[str]
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -139,7 +155,7 @@ def _read_part(folder: Path) -> Samples:
     paths.sort()
     rank = {name: label for label, name in enumerate(classes)}
     labels: NDArray[np.int64] = np.array([rank[path.split("/", 1)[0]] for path in paths], dtype=np.int64)
-    store = FileStore(str(folder), tuple(paths))
+    store = FileStore(str(folder), PathTable(paths))
     return Samples.whole(store, labels, tuple(printable(name) for name in classes))
 
 

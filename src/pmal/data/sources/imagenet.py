@@ -12,7 +12,7 @@ import numpy as np
 
 from pmal.data.samples import Ids, Samples, Source
 from pmal.data.sources._checks import check_labels, read_lines
-from pmal.data.sources.folder import FileStore, list_files
+from pmal.data.sources.folder import FileStore, PathTable, list_files
 from pmal.errors import DataError
 
 LT_TRAIN, LT_TEST, LT_OPEN = (f"ImageNet_LT_{part}.txt" for part in ("train", "test", "open"))
@@ -110,4 +110,4 @@ def _listed(origin: Path, paths: list[str], trees: Sequence[Path]) -> FileStore:
 
 
 def _files(root: Path, paths: list[str]) -> FileStore:
-    return FileStore(os.path.abspath(root), tuple(paths))
+    return FileStore(os.path.abspath(root), PathTable(paths))

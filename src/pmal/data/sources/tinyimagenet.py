@@ -8,7 +8,7 @@ import numpy as np
 from pmal._runtime.text import printable
 from pmal.data.samples import Samples, Source
 from pmal.data.sources._checks import read_lines
-from pmal.data.sources.folder import FileStore, list_files
+from pmal.data.sources.folder import FileStore, PathTable, list_files
 from pmal.errors import DataError
 
 
@@ -36,7 +36,7 @@ def _read_train(root: Path, wnids: tuple[str, ...]) -> Samples:
         labels += [label] * len(found)
     if not paths:
         raise DataError(f"{root / 'train'}: holds no <wnid>/images/*.JPEG of the classes in wnids.txt")
-    return Samples.whole(FileStore(os.path.abspath(root), tuple(paths)), np.array(labels), wnids)
+    return Samples.whole(FileStore(os.path.abspath(root), PathTable(paths)), np.array(labels), wnids)
 
 
 def _read_val(root: Path, wnids: tuple[str, ...]) -> Samples:
@@ -51,8 +51,8 @@ def _read_val(root: Path, wnids: tuple[str, ...]) -> Samples:
         raise DataError(f"{folder}: holds no images")
     _refuse_any(annotations, f"no file in {folder} for", set(label_of) - set(images))
     labels = np.array([label_of[image] for image in images])
-    paths = tuple(f"val/images/{image}" for image in images)
-    return Samples.whole(FileStore(os.path.abspath(root), paths), labels, wnids)
+    paths = (f"val/images/{image}" for image in images)
+    return Samples.whole(FileStore(os.path.abspath(root), PathTable(paths)), labels, wnids)
 
 
 def _read_annotations(path: Path, wnids: tuple[str, ...]) -> dict[str, int]:
