@@ -21,7 +21,7 @@ def main() -> None:
 
 
 def _command() -> None:
-    from pmal.errors import PmalError
+    from pmal.errors import Interrupted, PmalError
 
     # A terminal that cannot show a letter gets a question mark, not a traceback.
     for stream in (sys.stdout, sys.stderr):
@@ -42,7 +42,7 @@ def _command() -> None:
         raise
     except KeyboardInterrupt as error:
         _end(error, NOT_BEGUN, INTERRUPTED)
-    except PmalError as error:
+    except (PmalError, Interrupted) as error:
         _end(error, f"error: {error}", error.exit_code)
     except OSError as error:
         # A full disk, a folder taken away: the system's reason and the file say it all.
