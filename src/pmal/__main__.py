@@ -28,14 +28,8 @@ def _command() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
-        from pmal.cli import app  # takes long enough to be interrupted
-
-        app()
+        _work()
     except SystemExit as ended:
-        if not is_alone():
-            from pmal._runtime.torchrun import finish_rank
-
-            finish_rank(int(ended.code or 0))
         if ended.code == INTERRUPTED:  # typer's word for Ctrl-C before a command has begun
             print(NOT_BEGUN, file=sys.stderr)
         _end_by_signals()
@@ -52,6 +46,19 @@ def _command() -> None:
         if is_alone():
             raise
         _end(error, traceback.format_exc(), PmalError.exit_code)
+
+
+def _work() -> None:
+    from pmal.cli import app  # takes long enough to be interrupted
+
+    try:
+        app()
+    except SystemExit as ended:
+        if not is_alone():
+            from pmal._runtime.torchrun import finish_rank
+
+            finish_rank(int(ended.code or 0))  # waits for the others, and can be interrupted as well
+        raise
 
 
 def _flush_output(code: str | int | None) -> str | int | None:
