@@ -8,7 +8,7 @@ import pytest
 from hypothesis import settings
 
 from pmal.__main__ import main
-from pmal._runtime.signals import STOPPING
+from pmal._runtime.signals import STOPPING, raise_on_signals
 
 # Hypothesis draws new examples for developers, and the same ones in CI, where red must mean the change.
 
@@ -18,9 +18,23 @@ if os.environ.get("CI"):
 
 
 @pytest.fixture
-def call(monkeypatch, capfd):
+def handlers():
+    """Whatever a test does to the handlers of signals is undone."""
+    before = {number: signal.getsignal(number) for number in STOPPING}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def raising(handlers):
+    """Signals interrupt the work, as within a command."""
+    raise_on_signals("go on")
+
+
+@pytest.fixture
+def call(handlers, monkeypatch, capfd):
     """The command in this process, which is quicker: (exit code, standard output, standard error)."""
-    handlers = {number: signal.getsignal(number) for number in STOPPING}
 
     def run(*words):
         monkeypatch.setattr(sys, "argv", ["pmal", *map(str, words)])
@@ -28,6 +42,4 @@ def call(monkeypatch, capfd):
             main()
         return (caught.value.code or 0, *capfd.readouterr())
 
-    yield run
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
+    return run

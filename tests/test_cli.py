@@ -157,6 +157,19 @@ def test_ctrl_c_before_a_command_begins_is_one_line(call, monkeypatch):
     assert {signal.getsignal(number) for number in STOPPING} == {signal.SIG_DFL}, "no traceback at the end"
 
 
+def test_a_signal_while_a_process_waits_for_the_others_is_one_line(call, raising, monkeypatch):
+    def fail(error, message, code):
+        print(message, file=sys.stderr)
+        sys.exit(code)
+
+    monkeypatch.setattr("pmal.__main__.is_alone", lambda: False)
+    monkeypatch.setattr("pmal.cli.app", sys.exit)
+    waiting = lambda code: signal.raise_signal(signal.SIGTERM)  # noqa: E731
+    monkeypatch.setattr("pmal._runtime.torchrun.finish_rank", waiting)
+    monkeypatch.setattr("pmal._runtime.torchrun.fail_rank", fail)
+    assert_one_line_error(call("fit"), 143, "interrupted: go on")
+
+
 def stopped(words, number, children, wait):
     """Exit code and lines of a command whose process group is signaled once it has so many children."""
     command = [sys.executable, "-m", "pmal", *map(str, words)]

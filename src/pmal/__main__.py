@@ -21,28 +21,22 @@ def main() -> None:
 
 
 def _command() -> None:
-    from pmal.errors import PmalError
+    from pmal.errors import Interrupted, PmalError
 
     # A terminal that cannot show a letter gets a question mark, not a traceback.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
-        from pmal.cli import app  # takes long enough to be interrupted
-
-        app()
+        _work()
     except SystemExit as ended:
-        if not is_alone():
-            from pmal._runtime.torchrun import finish_rank
-
-            finish_rank(int(ended.code or 0))
         if ended.code == INTERRUPTED:  # typer's word for Ctrl-C before a command has begun
             print(NOT_BEGUN, file=sys.stderr)
         _end_by_signals()
         raise
     except KeyboardInterrupt as error:
         _end(error, NOT_BEGUN, INTERRUPTED)
-    except PmalError as error:
+    except (PmalError, Interrupted) as error:
         _end(error, f"error: {error}", error.exit_code)
     except OSError as error:
         # A full disk, a folder taken away: the system's reason and the file say it all.
@@ -52,6 +46,19 @@ def _command() -> None:
         if is_alone():
             raise
         _end(error, traceback.format_exc(), PmalError.exit_code)
+
+
+def _work() -> None:
+    from pmal.cli import app  # takes long enough to be interrupted
+
+    try:
+        app()
+    except SystemExit as ended:
+        if not is_alone():
+            from pmal._runtime.torchrun import finish_rank
+
+            finish_rank(int(ended.code or 0))  # waits for the others, and can be interrupted as well
+        raise
 
 
 def _flush_output(code: str | int | None) -> str | int | None:

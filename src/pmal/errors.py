@@ -25,8 +25,12 @@ class DataError(PmalError):
     exit_code = 3
 
 
-class Interrupted(PmalError):
-    """A signal asked the process to stop, and everything done so far is on disk."""
+class Interrupted(BaseException):
+    """A signal asked the process to stop, and everything done so far is on disk.
+
+    Like `KeyboardInterrupt` no `Exception`: it comes wherever the program is, also within code whose faults
+    are caught and told of, and it is none of them.
+    """
 
     def __init__(self, signal_number: int, message: str) -> None:
         super().__init__(message)

@@ -7,7 +7,7 @@ import torch
 
 from pmal._runtime.ranks import RankGroup
 from pmal._runtime.torchrun import finish_rank, open_ranks
-from pmal.errors import DataError
+from pmal.errors import DataError, Interrupted
 
 
 def shared_error(ranks):
@@ -17,6 +17,16 @@ def shared_error(ranks):
     try:
         ranks.by_first(fail)
     except Exception as error:
+        return [str(error), error.exit_code]
+
+
+def shared_interruption(ranks):
+    def stop():
+        raise Interrupted(15, "interrupted: go on")
+
+    try:
+        ranks.by_first(stop)
+    except Interrupted as error:
         return [str(error), error.exit_code]
 
 
@@ -44,6 +54,7 @@ def exchanges(ranks):
         "for_all": done,
         "by_first": ranks.by_first(lambda: {"rank": r, "text": "ä" * 3}),
         "error": shared_error(ranks),
+        "interruption": shared_interruption(ranks),
         "gather": ranks.gather([r] * r),
         "largest": ranks.largest(7 - r),
         "sum": ranks.sum(torch.tensor([0.5, r], dtype=torch.float64)).tolist(),

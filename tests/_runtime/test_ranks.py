@@ -30,6 +30,7 @@ def test_what_comes_from_all_is_the_same_on_all(results):
         assert found["for_all"] == [10]
         assert found["by_first"] == {"rank": 0, "text": "äää"}
         assert found["error"] == ["first.json: damaged", 3]
+        assert found["interruption"] == ["interrupted: go on", 143]
         assert found["gather"] == [[], [1]]
         assert found["largest"] == 7
         assert found["sum"] == [1.0, 1.0]

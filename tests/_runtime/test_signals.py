@@ -9,7 +9,6 @@ from pmal._runtime.signals import (
     STOPPING,
     deferred_signals,
     leave_interrupts_to_parent,
-    raise_on_signals,
     uninterrupted_starts,
 )
 from pmal.errors import Interrupted
@@ -112,15 +111,6 @@ def test_a_signal_that_nobody_looked_at_is_not_lost():
 
     with pytest.raises(KeyboardInterrupt):
         ignore_the_request()
-
-
-@pytest.fixture
-def raising():
-    before = {number: signal.getsignal(number) for number in STOPPING}
-    raise_on_signals("go on")
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 def test_a_signal_in_a_destructor_is_not_lost(raising):

@@ -1,6 +1,11 @@
 """Several cells at a time: none waits for nothing, none trains what another one is training."""
 
 import errno
+import os
+import signal
+import sys
+
+import pytest
 
 from pmal._runtime.session import open_session
 from pmal.benchmark import schedule
@@ -48,3 +53,14 @@ def test_a_cell_without_room_on_the_disk_is_told_of_in_one_line(tmp_path, monkey
     assert "\n" not in line
     assert "No space left" in line
     assert "weights" in line
+
+
+def test_an_interrupted_cell_in_a_process_of_its_own_is_one_line(tmp_path, handlers, monkeypatch, capsys):
+    monkeypatch.setattr(os, "setpgrp", lambda: None)
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    monkeypatch.setattr(schedule, "run_cell", lambda *words: signal.raise_signal(signal.SIGTERM))
+    cell, places = tiny("softmax"), Places(tmp_path / "out", tmp_path / "work")
+    with pytest.raises(SystemExit) as ended:
+        schedule._work(Planned(cell), places, CPU, 0, [0])
+    assert ended.value.code == 143
+    assert capsys.readouterr().err == f"error: {cell.name}: interrupted: {schedule.GO_ON}\n"

@@ -1,4 +1,7 @@
+import signal
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -8,7 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from pmal.encoders import FeatureAdapter, create_encoder, lower_half, upper_half
-from pmal.errors import UsageError
+from pmal.errors import Interrupted, UsageError
+from tests.test_cli import assert_one_line_error
 
 
 class Returns(nn.Module):
@@ -64,6 +68,19 @@ def test_a_failing_dry_run_names_the_module_and_the_size():
     ):
         FeatureAdapter(body)
     assert FeatureAdapter(body, image_size=10).num_features == 4
+
+
+class Slow(nn.Module):
+    """So slow that its user gives up."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        signal.raise_signal(signal.SIGINT)
+        return images
+
+
+def test_ctrl_c_within_a_foreign_module_is_no_fault_of_it(raising: None):
+    with pytest.raises(Interrupted, match=r"^interrupted: go on$"):
+        FeatureAdapter(Slow())
 
 
 @pytest.mark.parametrize(
@@ -135,6 +152,15 @@ def test_timm_models_come_without_head(monkeypatch: pytest.MonkeyPatch, channels
     assert calls == [("vit_tiny", 0, channels)]
     assert encoder.num_features == 6
     assert encoder(torch.zeros(2, channels, 16, 16)).shape == (2, 6)
+
+
+def test_ctrl_c_while_a_library_builds_a_model_ends_the_command(
+    monkeypatch: pytest.MonkeyPatch, call: Callable[..., tuple[int, str, str]], tmp_path: Path
+):
+    fake_timm(monkeypatch)
+    monkeypatch.setattr(sys.modules["timm"], "create_model", lambda *_, **__: Slow())
+    ended = call("fit", "--encoder", "timm/slow", "--out", tmp_path / "run", "--json")
+    assert_one_line_error(ended, 130, "interrupted: run the same command again")
 
 
 def test_the_image_size_reaches_the_dry_run(monkeypatch: pytest.MonkeyPatch):

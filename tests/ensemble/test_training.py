@@ -18,6 +18,7 @@ from torch.nn.functional import cross_entropy
 from pmal._runtime.progress import Silent
 from pmal._runtime.ranks import Ranks
 from pmal._runtime.session import Session
+from pmal._runtime.signals import deferred_signals
 from pmal._runtime.tensors import has_tensors, load_tensors, save_tensors
 from pmal.config import Resources, TrainingConfig
 from pmal.data.batches import ResidentImages, StreamedImages
@@ -249,6 +250,16 @@ def test_a_step_is_captured_by_all_processes_or_by_none(data, tmp_path, monkeypa
     assert isinstance(loop.choose_step(None, None), Captured) == (not fails and not others_fail)
     reason = "cannot wait" if fails else "another process cannot"
     assert said == [f"net: cannot be captured ({reason}); slower steps"] * (fails or others_fail)
+
+
+def test_a_second_signal_while_a_step_is_captured_is_no_fault_of_the_step(data, tmp_path, monkeypatch):
+    loop = training._Loop("net", make_model(), None, data, CONFIG, 5, tmp_path / "it", make_session())
+    loop.device = torch.device("cuda")
+    monkeypatch.setattr(training, "GraphStep", lambda *_: signal.raise_signal(signal.SIGINT))
+    with deferred_signals():
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(Interrupted, match="twice"):
+            loop.choose_step(None, None)
 
 
 def test_a_step_that_the_compiler_fails_at_is_captured_as_it_is_written(data, tmp_path, monkeypatch):

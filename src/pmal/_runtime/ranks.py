@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from pmal.errors import PmalError
+from pmal.errors import Interrupted, PmalError
 
 Result = TypeVar("Result")
 Named = dict[str, Tensor]
@@ -112,14 +112,12 @@ class RankGroup(Ranks):
         if self.first:
             try:
                 answer = {"value": work()}
-            except PmalError as error:
+            except (PmalError, Interrupted) as error:
                 self._tell({"error": str(error), "exit_code": error.exit_code}, 0)
                 raise
         answer = self._tell(answer, 0)
         if "error" in answer:
-            shared = PmalError(answer["error"])
-            shared.exit_code = answer["exit_code"]
-            raise shared
+            raise _error_of_first(answer["error"], answer["exit_code"])
         value: Result = answer["value"]
         return value
 
@@ -202,6 +200,15 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         return ctx.ranks.sum(gradients[0].clone())[ctx.ranks.rank], None
+
+
+def _error_of_first(message: str, exit_code: int) -> PmalError | Interrupted:
+    """For the other processes. A signal is no fault of their work either."""
+    if exit_code > 128:
+        return Interrupted(exit_code - 128, message)
+    shared = PmalError(message)
+    shared.exit_code = exit_code
+    return shared
 
 
 def _broadcast(values: Tensor, source: int) -> None:

@@ -56,8 +56,6 @@ def run_one_by_one(planned: Sequence[Planned], places: Places, session: Session)
         session.display.say(f"cell {number} of {len(planned)}: {one.cell.name}")
         try:
             run_cell(one, places, session)
-        except Interrupted:
-            raise
         except (PmalError, OSError) as error:
             session.display.say(f"error: {one.cell.name}: {error}")
             failed.append(one.cell.name)
@@ -164,7 +162,7 @@ def _work(
         threading.Thread(target=_follow_parent, daemon=True).start()
         session = open_session(resources, Named(Lines(), f"cell {position + 1}"))
         run_cell(one, places, session, lambda: int(beside[position]))
-    except (PmalError, OSError) as error:
+    except (PmalError, Interrupted, OSError) as error:
         print(f"error: {one.cell.name}: {error}", file=sys.stderr, flush=True)
         # The interpreter's end would wait for threads of a broken training.
-        os._exit(error.exit_code if isinstance(error, PmalError) else PmalError.exit_code)
+        os._exit(PmalError.exit_code if isinstance(error, OSError) else error.exit_code)

@@ -17,7 +17,7 @@ from pmal.commands.options import (
     start_session,
 )
 from pmal.config import Resources
-from pmal.errors import Interrupted, first_line
+from pmal.errors import first_line
 
 if TYPE_CHECKING:
     from pmal._runtime.session import Session
@@ -53,8 +53,6 @@ def report_after_fit(run: Path, session: "Session") -> Path | None:
         from pmal.report import write_report
 
         return write_report(run, session)
-    except Interrupted:
-        raise
     except Exception as error:
         print(f"no report: {first_line(error)}; `pmal report {run}` tries again", file=sys.stderr)
         return None

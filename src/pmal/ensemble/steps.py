@@ -93,7 +93,7 @@ class GraphStep:
             current = torch.cuda.current_stream()
             try:
                 self.graph, self.loss = self._capture(step)
-            except Exception:
+            except BaseException:  # also a second Ctrl-C: in a notebook life goes on
                 torch.cuda.set_stream(current)  # torch does not come back from a capture that failed
                 renew_random_state(labels.device)
                 raise

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pmal._runtime.seeds import seeded
 from pmal.ensemble.classifier import Classifier
-from pmal.errors import DataError, Interrupted, UsageError, first_line
+from pmal.errors import DataError, UsageError, first_line
 from pmal.rejection.calibration import Calibration
 from pmal.rejection.model import OpenSetModel
 from pmal.rejection.scores import LOGIT_SCORES, Reference
@@ -82,8 +82,6 @@ def _network(record: Record, tensors: Mapping[str, Tensor], folder: Path) -> Cla
     try:
         with seeded(0, torch.device("cpu")):
             network = Classifier(record.spec)
-    except Interrupted:
-        raise
     except Exception as error:  # encoders are anybody's code, and their options come from the file
         raise DataError(f"{folder / RECORD}: its network cannot be built ({first_line(error)})") from None
     network = network.use_channels_last() if record.channels_last else network

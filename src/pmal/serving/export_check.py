@@ -22,7 +22,7 @@ from pmal._runtime.session import Session
 from pmal.data.loading import load_images
 from pmal.data.samples import evenly
 from pmal.data.task import open_task
-from pmal.errors import Interrupted, PmalError
+from pmal.errors import PmalError
 from pmal.rejection.model import Answers, OpenSetModel
 from pmal.serving.onnx_model import BATCH, OnnxModel, Outputs
 
@@ -91,8 +91,6 @@ def images_to_check(model: OpenSetModel, run: Path, session: Session) -> Images:
     if (run / CONFIG).is_file():
         try:
             named = _run_images(run, spec.image_size, spec.channels, session)
-        except Interrupted:
-            raise
         except PmalError as error:
             session.display.say(f"not compared on the images of the run: {error}")
             named = {}

@@ -15,7 +15,7 @@ import pmal
 from pmal._runtime.files import atomic_path, make_folder, write_text
 from pmal._runtime.signals import deferred_signals
 from pmal._runtime.text import printable, short_path
-from pmal.errors import Interrupted, PmalError, UsageError, first_line
+from pmal.errors import PmalError, UsageError, first_line
 from pmal.rejection.model import OpenSetModel
 from pmal.serving.export_check import Images, Parity, check_parity
 from pmal.serving.export_graph import DecisionGraph
@@ -94,7 +94,7 @@ def build_onnx(model: OpenSetModel, header: OnnxHeader) -> bytes:
     # Two images: a dimension of one would be taken for a constant.
     example = torch.zeros(2, header.channels, header.image_size, header.image_size, dtype=torch.uint8)
     try:
-        # Held back: the exporter takes an interruption for an error of its own, and goes on.
+        # Held back: in callbacks of weak references, of which the exporter has many, an interruption is lost.
         with _quiet_exporter(), deferred_signals(), torch.no_grad():
             traced = torch.export.export(graph, (example,), dynamic_shapes=({0: torch.export.Dim("batch")},))
             program = torch.onnx.export(
@@ -105,8 +105,6 @@ def build_onnx(model: OpenSetModel, header: OnnxHeader) -> bytes:
                 external_data=False,
                 verbose=False,
             )
-    except Interrupted:
-        raise
     except Exception as error:  # of many kinds: an encoder of the user may do anything
         spec = model.classifier.spec
         network = f"encoder {spec.encoder.name}, head {spec.head.name}"

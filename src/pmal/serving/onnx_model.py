@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pmal._runtime.progress import Display
 from pmal._runtime.text import printable
 from pmal.data.samples import Pixels
-from pmal.errors import DataError, Interrupted, UsageError
+from pmal.errors import DataError, UsageError
 from pmal.serving.answer_rows import (
     Member,
     Row,
@@ -143,8 +143,6 @@ class OnnxModel:
         starts = range(0, len(images_BCHW), batch)
         try:
             found = [self._session.run(None, {INPUT: images_BCHW[at : at + batch]}) for at in starts]
-        except Interrupted:
-            raise
         except Exception as error:  # see _open_session
             raise DataError(f"{self.name}: onnxruntime fails on it ({_reason(error)})") from None
         columns = zip(*found, strict=True)
@@ -223,8 +221,6 @@ def _open_session(data: bytes, name: str, threads: int) -> Any:
     options.log_severity_level, options.intra_op_num_threads = 4, threads
     try:
         return runtime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-    except Interrupted:
-        raise
     except Exception as error:  # the kinds of error that onnxruntime has share no base of their own
         raise DataError(f"{name}: onnxruntime cannot run it ({_reason(error)}): export it again") from None
 

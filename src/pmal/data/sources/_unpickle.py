@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from pmal.data.samples import Pixels
-from pmal.errors import DataError, Interrupted, first_line
+from pmal.errors import DataError, first_line
 
 
 class _DtypeStandIn:
@@ -80,8 +80,6 @@ def unpickle_arrays(data: bytes, origin: str) -> dict[str, object]:
         content = _Unpickler(io.BytesIO(data), encoding="bytes").load()
     except _RefusedError as refused:
         raise DataError(f"{origin}: refused: it asks for {refused}; fetch the official file") from None
-    except Interrupted:
-        raise
     except Exception as error:  # a malformed pickle makes the interpreter's reader raise nearly anything
         reason = first_line(error)
         raise DataError(f"{origin}: not a complete pickle ({reason}); fetch the file again") from error

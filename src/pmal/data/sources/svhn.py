@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pmal.data.samples import ArrayStore, Samples, Source
-from pmal.errors import DataError, Interrupted, first_line
+from pmal.errors import DataError, first_line
 
 SVHN_CLASSES = tuple("0123456789")
 
@@ -40,8 +40,6 @@ def _read_arrays(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
         raise DataError(f"{path}: no such file")
     try:
         content = loadmat(path, variable_names=["X", "y"])
-    except Interrupted:
-        raise
     except Exception as error:  # a damaged file makes scipy's reader raise nearly anything
         reason = first_line(error)
         raise DataError(f"{path}: not a readable MATLAB 5 file ({reason}); fetch the file again") from error
