@@ -33,8 +33,11 @@ class Interrupted(BaseException):
     """
 
     def __init__(self, signal_number: int, message: str) -> None:
-        super().__init__(message)
+        super().__init__(signal_number, message)  # both: another process makes it anew from them
         self.exit_code = 128 + signal_number
+
+    def __str__(self) -> str:
+        return str(self.args[1])
 
 
 def first_line(error: BaseException) -> str:

@@ -1,3 +1,4 @@
+import copy
 import os
 import signal
 import threading
@@ -128,3 +129,11 @@ def test_a_signal_in_a_destructor_is_not_lost(raising):
     with pytest.raises(Interrupted, match="interrupted: go on"):
         end_worker()
     assert ended
+
+
+def test_an_interruption_reaches_another_process_whole():
+    """As joblib hands on what ends one of its workers: one that cannot be made anew breaks the whole pool."""
+    sent = Interrupted(signal.SIGTERM, "interrupted: go on")
+    there = copy.copy(sent)  # by what pickle does, too
+    assert (type(there), str(there), there.exit_code) == (Interrupted, "interrupted: go on", 143)
+    assert not isinstance(there, Exception)
