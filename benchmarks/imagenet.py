@@ -56,6 +56,7 @@ def time_run(options: argparse.Namespace) -> dict[str, Any]:
         "finished": bool(metrics),
         "seconds": seconds,
         "stages": clock.seconds,
+        "before_stages": clock.before,
         "work": clock.work,
         "images_per_s": [[event["stage"], event["images_per_s"]] for event in log if "epoch" in event],
         "peak_gpu_gib": torch.cuda.max_memory_allocated() / 2**30 if on_gpu else None,

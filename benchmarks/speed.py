@@ -50,14 +50,19 @@ class StageClock(Lines):
     def __init__(self) -> None:
         super().__init__(every=20.0)
         self.seconds: dict[str, float] = {}
+        self.before: dict[str, float] = {}
+        """Seconds between the stage before and this one."""
+        self._ended = time.perf_counter()
         self.work: dict[str, tuple[int, str]] = {}
 
     @contextlib.contextmanager
     def stage(self, name: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:
         begin = time.perf_counter()
+        self.before[name] = self.before.get(name, 0.0) + begin - self._ended
         with super().stage(name, total, unit, done) as advance:
             yield advance
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - begin
+        self._ended = time.perf_counter()
+        self.seconds[name] = self.seconds.get(name, 0.0) + self._ended - begin
         self.work[name] = total, unit
 
 

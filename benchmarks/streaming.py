@@ -4,7 +4,8 @@
     python -m benchmarks.streaming train --device cuda --json benchmarks/results/speed/streaming-h200.json
 
 decode: images per second and core, of ours and of what a plain loop does (Pillow, and a DataLoader of single
-float images). By processor time where one core works, so that other load on the machine does not count.
+float images); how soon processes start. By processor time where one core works, so that other load on the
+machine does not count.
 train: epochs of one training on a set of the shape of ImageNet: images on the device already, streamed, and
 kept decoded (`--cache`); and the share of the time in which the device waited for images.
 """
@@ -14,6 +15,7 @@ import functools
 import io
 import itertools
 import json
+import multiprocessing
 import os
 import tempfile
 import time
@@ -34,20 +36,21 @@ from pmal._runtime.manifest import describe_environment
 from pmal._runtime.progress import Silent
 from pmal._runtime.session import Session
 from pmal.config import DataConfig, EncoderConfig, Resources, RunConfig, TrainingConfig
-from pmal.data.batches import ImageBatches, Plan, ResidentImages, StreamedImages, sequential_plan
+from pmal.data.batches import ImageBatches, ResidentImages, StreamedImages, sequential_plan
 from pmal.data.decode import decode, decode_fitted, fit_to, verify
 from pmal.data.decoded import DecodedImages, scratch_file
-from pmal.data.loading import SampleDataset, load_images, verify_images
+from pmal.data.loading import MANY_IMAGES, SampleDataset, load_images, verify_images
 from pmal.data.parts import STATISTICS_LIMIT, training_statistics
 from pmal.data.samples import Samples
-from pmal.data.sources.folder import FileStore
+from pmal.data.sources.folder import FileStore, PathTable
+from pmal.data.workers import Plan, Workers
 from pmal.ensemble import training
 from pmal.ensemble.classifier import ClassifierSpec
 from pmal.ensemble.classifiers import make_learner, untrained
 from pmal.ensemble.training import TrainingSet
 from pmal.speed.timing import Stopwatch, in_turns
 
-IMAGENET_IMAGES, CORES = 1_281_167, 16
+IMAGENET_IMAGES, LONG_TAIL_IMAGES, CORES = 1_281_167, 115_562, 16
 SHAPES = (((500, 375), 224), ((500, 375), 112), ((500, 375), 64), ((2000, 1500), 224), ((8, 8), 8))
 """Width and height of the JPEG, and the wanted size. The last costs what Python does about each image."""
 GPU_IMAGES_PER_S = 6700
@@ -149,6 +152,43 @@ def loader_rows(folder: str, pictures: int, workers: int, repeat: int) -> list[d
     return rows
 
 
+def process_rows(folder: str, pictures: int) -> dict[str, float]:
+    """Processes beside what stood in their place, by the clock.
+
+    Start: seconds until 16 have the first batch of a set with as many names as ImageNet-LT, each a new
+    interpreter, or forked from one process that has torch imported, the first time and later.
+    Verification: images per second in threads, and in processes, their start counted in.
+    """
+    files = write_pictures(folder, pictures)
+
+    def named(count: int) -> Samples:
+        store = FileStore(folder, PathTable(itertools.islice(itertools.cycle(files), count)))
+        return Samples.whole(store, np.zeros(count, np.int64), ("all",))
+
+    def first_batch() -> None:
+        images = Workers(SampleDataset(named(LONG_TAIL_IMAGES), 224, 3), CORES)
+        next(images.results(sequential_plan(CORES, 1)))
+
+    def verified(many: int) -> None:
+        with mock.patch("pmal.data.loading.MANY_IMAGES", many):
+            verify_images(named(MANY_IMAGES))
+
+    spawned = mock.patch("pmal.data.workers._starter", return_value=multiprocessing.get_context("spawn"))
+    found = {"start_forked_first_s": seconds_of(first_batch), "start_forked_s": seconds_of(first_batch)}
+    with spawned:
+        found["start_spawned_s"] = seconds_of(first_batch)
+    for name, many in (("threads", MANY_IMAGES + 1), ("processes", MANY_IMAGES)):
+        found[f"verified_in_{name}_per_s"] = MANY_IMAGES / seconds_of(functools.partial(verified, many))
+    print(json.dumps(found), flush=True)
+    return found
+
+
+def seconds_of(work: Callable[[], None]) -> float:
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
+
+
 def cache_rates(folder: str, images: int = 2048, batch_size: int = 256) -> dict[str, float]:
     """Of a file of decoded images (`--cache`), in random order: written, then read, mostly from memory."""
     random = torch.Generator().manual_seed(0)
@@ -165,21 +205,14 @@ def cache_rates(folder: str, images: int = 2048, batch_size: int = 256) -> dict[
 
 
 def before_training(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """What ImageNet costs until the first step on 16 cores, by the figures of one; the disk not counted.
-
-    Verification works in threads, of which one at a time runs Python: that bounds it, too.
-    """
-    speed, python = rows[0]["images_per_core_s"], rows[-1]["images_per_core_s"]
+    """What ImageNet costs until the first step on 16 cores, by the figures of one; the disk not counted."""
+    speed = rows[0]["images_per_core_s"]
     every = -(-IMAGENET_IMAGES // STATISTICS_LIMIT)
-
-    def verification(method: str) -> float:
-        return IMAGENET_IMAGES / min(CORES * speed[method], python[method])
-
     return {
         "images": IMAGENET_IMAGES,
         "cores": CORES,
-        "verification_s": verification("pmal, verify"),
-        "verification_by_whole_decode_s": verification("pmal, decode alone"),
+        "verification_s": IMAGENET_IMAGES / (CORES * speed["pmal, verify"]),
+        "verification_by_whole_decode_s": IMAGENET_IMAGES / (CORES * speed["pmal, decode alone"]),
         "statistics_s": IMAGENET_IMAGES / every / (CORES * speed["pmal"]),
         "epoch_decode_s": IMAGENET_IMAGES / (CORES * speed["pmal"]),
         "cores_for_one_gpu": GPU_IMAGES_PER_S / speed["pmal"],
@@ -191,9 +224,10 @@ def run_decode(options: argparse.Namespace) -> dict[str, Any]:
     rows = decode_rows(options.pictures, options.repeat)
     with tempfile.TemporaryDirectory() as folder:
         loaders = loader_rows(folder, 4 * options.pictures, options.workers, options.repeat)
-        cache = cache_rates(folder)
+        processes, cache = process_rows(folder, options.pictures), cache_rates(folder)
+    found = {"decode": rows, "loaders": loaders, "processes": processes, "cache": cache}
     load = {"load_average": os.getloadavg()[0]}  # above the workers' number, others slowed the loaders down
-    return {"decode": rows, "loaders": loaders, "cache": cache, "imagenet": before_training(rows)} | load
+    return found | {"imagenet": before_training(rows)} | load
 
 
 # -- train --
@@ -315,7 +349,7 @@ def run_train(options: argparse.Namespace) -> dict[str, Any]:
     print(json.dumps(epochs, indent=2))
     return {
         **{name: getattr(options, name) for name in ("encoder", "size", "batch_size", "classes", "images")},
-        "workers": streamed.workers,
+        "workers": streamed.workers.count,
         "verified_images_per_s": verified,
         "epochs": epochs,
         **memory,

@@ -1,13 +1,6 @@
-import contextlib
 import errno
 import multiprocessing
 import os
-import re
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,7 +21,7 @@ from pmal.data.decode import encode_png
 from pmal.data.decoded import DecodedImages, scratch_file
 from pmal.data.loading import SampleDataset, load_images
 from pmal.data.sources.folder import open_folder
-from pmal.errors import DataError, PmalError
+from pmal.errors import DataError
 
 
 @given(st.integers(1, 200), st.integers(1, 64), st.integers(0, 5))
@@ -80,54 +73,6 @@ def test_batches_come_in_the_order_of_the_plan_with_any_number_of_workers(photos
     next(abandoned)
     for rest in (plan[1:], plan[4:], plan):
         assert torch.equal(torch.cat(list(streamed.stream(rest))), images[torch.cat(list(rest))])
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere each is a new interpreter")
-def test_workers_come_from_one_process_that_has_torch_and_nothing_else(photos):
-    """Were each to import it, 16 of them would take most of a minute to start; this one may have threads."""
-    streamed = StreamedImages(SampleDataset(photos, 8, 3), torch.device("cpu"), workers=3)
-    next(streamed.stream(sequential_plan(12, 4)))
-    status = [Path(f"/proc/{worker.pid}/status").read_text() for worker in multiprocessing.active_children()]
-    [parent] = {re.search(r"PPid:\s*(\d+)", text)[1] for text in status}
-    assert len(status) == 3
-    assert parent != str(os.getpid())
-    assert "libtorch" in Path(f"/proc/{parent}/maps").read_text()
-    assert re.search(r"Threads:\s*1\n", Path(f"/proc/{parent}/status").read_text())
-
-
-_STREAM = """
-import multiprocessing, sys, time, torch
-from pmal.data.batches import StreamedImages, sequential_plan
-from pmal.data.loading import SampleDataset
-from pmal.data.sources.folder import open_folder
-if __name__ == "__main__":
-    streamed = StreamedImages(SampleDataset(open_folder(sys.argv[1]).train, 8, 3), torch.device("cpu"), 2)
-    batches = streamed.stream(sequential_plan(12, 4))
-    next(batches)
-    print(*(worker.pid for worker in multiprocessing.active_children()), flush=True)
-    time.sleep(60)
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
-def test_workers_end_with_a_process_that_is_killed(photos, tmp_path_factory):
-    script = tmp_path_factory.mktemp("script") / "stream.py"
-    script.write_text(_STREAM)
-    words = [sys.executable, script, photos.store.root]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
-        workers = process.stdout.readline().split()
-        process.kill()
-    assert len(workers) == 2
-    end = time.monotonic() + 30
-    while any(_lives(pid) for pid in workers):
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
-def _lives(pid):
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    return False
 
 
 def test_only_the_set_that_streams_has_workers(photos):
@@ -208,8 +153,9 @@ def test_a_set_kept_decoded_is_decoded_once(photos, tmp_path, device):
     decoded = DecodedImages(streamed, scratch_file(tmp_path, (12, 3, 8, 8)))
     images = load_images(photos, size=8, channels=3).images
     asked = []
-    read = streamed.decoded
-    streamed.decoded = lambda plan: asked.extend(torch.cat(list(plan)).tolist() if plan else []) or read(plan)
+    workers = streamed.workers
+    read = workers.results
+    workers.results = lambda plan: asked.extend(torch.cat(list(plan)).tolist() if plan else []) or read(plan)
     plans = [epoch_plan(12, 5, 0), sequential_plan(12, 4), epoch_plan(12, 5, 1)]
     for plan in plans:
         for positions, batch in zip(plan, decoded.stream(plan), strict=True):
@@ -280,16 +226,3 @@ def test_some_images_of_a_larger_set():
     batches = list(chosen.stream([torch.tensor([2, 0]), torch.tensor([1])]))
     assert torch.cat(batches).flatten().tolist() == [11, 3, 7]
     assert chosen.fingerprint() != ChosenImages(whole, torch.tensor([3, 7, 12])).fingerprint()
-
-
-def test_a_worker_that_dies_is_told_of_in_one_line_and_its_end_is_left_to_us(photos):
-    """torch would have its own handler of SIGCHLD raise wherever the program is."""
-    before = signal.getsignal(signal.SIGCHLD)
-    streamed = StreamedImages(SampleDataset(photos, 8, 3), torch.device("cpu"), workers=1)
-    list(streamed.stream(sequential_plan(12, 4)))
-    assert signal.getsignal(signal.SIGCHLD) is before
-    [worker] = multiprocessing.active_children()
-    worker.kill()
-    with pytest.raises(PmalError, match=r"^a process that decodes images died: [^\n]*fewer --workers$"):
-        list(streamed.stream(sequential_plan(12, 4)))
-    assert len(list(streamed.stream(sequential_plan(12, 4)))) == 3

@@ -139,10 +139,21 @@ def test_parquet_gives_the_same_as_the_folder(odd_folder: Path, tmp_path: Path) 
     ]
 
 
-def test_verifying_finds_what_loading_finds(odd_folder: Path) -> None:
-    samples = open_folder(odd_folder).train
+@pytest.mark.parametrize("many", [1, 10**6], ids=["processes", "threads"])
+@pytest.mark.parametrize("kind", ["folder", "parquet"])
+def test_verifying_finds_what_loading_finds(
+    odd_folder: Path, tmp_path: Path, kind: str, many: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples, told = open_folder(odd_folder).train, list[int]()
+    if kind == "parquet":
+        write_parquet(tmp_path / "x.parquet", {"train": samples})
+        samples = open_parquet(tmp_path / "x.parquet").train
     loaded = load_images(samples, size=SIZE, channels=3)
-    readable, bad = verify_images(samples, workers=2)
+    monkeypatch.setattr("pmal.data.loading.MANY_IMAGES", many)
+    if many == 1:
+        monkeypatch.setattr("pmal.data.loading.try_all", lambda *_: pytest.fail("not in processes"))
+    readable, bad = verify_images(samples, workers=2, advance=told.append)
+    assert sum(told) == len(samples)
     assert bad == loaded.quarantine
     assert readable.ids.tolist() == loaded.samples.ids.tolist()
     assert readable.labels.tolist() == loaded.samples.labels.tolist()

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pmal.data.batches import Plan
 from pmal.data.loading import load_images
 from pmal.data.samples import ArrayStore, Pixels, PixelStore, Samples, Vectors, VectorStore
 from pmal.data.sources.folder import FileStore
+from pmal.data.workers import Plan
 from pmal.errors import DataError
 
 NAME = "X"

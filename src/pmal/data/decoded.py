@@ -17,7 +17,8 @@ from pathlib import Path
 import torch
 
 from pmal._runtime.ranks import ALONE, Ranks
-from pmal.data.batches import Plan, StreamedImages, empty_batch, uploaded
+from pmal.data.batches import StreamedImages, empty_batch, uploaded
+from pmal.data.workers import Plan
 from pmal.errors import DataError
 
 THREADS = 8
@@ -51,8 +52,8 @@ class DecodedImages:
         lacking = [positions[~kept[positions]] for positions in plan]
         wanted = [positions for positions in lacking if len(positions)]
         if not wanted:
-            self.images.end_workers()  # there is nothing left to decode
-        decoded = self.images.decoded(wanted)
+            self.images.workers.end()  # there is nothing left to decode
+        decoded = self.images.workers.results(wanted)
         for positions, new in zip(plan, lacking, strict=True):
             if len(new):
                 self.file.write(new, next(decoded))

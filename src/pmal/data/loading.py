@@ -5,7 +5,7 @@ A set that fits into memory is loaded at once (`load_images`). A larger one is c
 Both give the same pixels.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,9 +16,12 @@ from pmal._runtime.progress import Advance
 from pmal.data.decode import verify
 from pmal.data.fitting import BadSample, fitting_reader, listed, positions_without, read_fitted, try_all
 from pmal.data.samples import ArrayStore, BadImage, EncodedStore, Samples, VectorStore, evenly
+from pmal.data.workers import Workers
 from pmal.errors import DataError, UsageError
 
 MAX_UNREADABLE = 0.2
+MANY_IMAGES = 10_000
+"""From so many on, verified in processes: half of the time is the interpreter's, which threads share."""
 MIXED_SIZE = 64
 """The side that images of different sizes are brought to unless the user says another."""
 
@@ -58,16 +61,10 @@ def verify_images(
     samples: Samples, *, workers: int = 0, advance: Advance | None = None
 ) -> tuple[Samples, list[BadSample]]:
     """Check every sample once and keep nothing: the readable samples, and those that are not."""
-    store, ids = samples.store, samples.ids
-    encoded = store.encoded if isinstance(store, EncodedStore) else None
-
-    def check(position: int) -> None:
-        if encoded is None:
-            store.read(int(ids[position]))
-        else:
-            verify(encoded(int(ids[position])))
-
-    bad = try_all(len(samples), check, workers, advance)
+    if len(samples) < MANY_IMAGES or not isinstance(samples.store, EncodedStore):
+        bad = try_all(len(samples), _check_of(samples), workers, advance)
+    else:
+        bad = _verify_many(samples, workers, advance)
     return samples.at(positions_without(bad, len(samples))), listed(samples, bad)
 
 
@@ -102,6 +99,47 @@ def check_quarantine(
             f"{where}: {len(quarantine)} of {total} images unreadable (first: {first.name}: {first.reason}), "
             f"more than {100 * max_share:g} %: repair or remove them"
         )
+
+
+def _check_of(samples: Samples) -> Callable[[int], None]:
+    """Raises `BadImage` where the image at a position cannot be read."""
+    store, ids = samples.store, samples.ids
+    if isinstance(store, EncodedStore):
+        return lambda position: verify(store.encoded(int(ids[position])))
+
+    def read(position: int) -> None:
+        store.read(int(ids[position]))
+
+    return read
+
+
+def _verify_many(samples: Samples, workers: int, advance: Advance | None) -> list[tuple[int, str]]:
+    bad: list[tuple[int, str]] = []
+    plan = torch.split(torch.arange(len(samples)), 256)
+    for positions, found in zip(plan, Workers(_BadImages(samples), workers).results(plan), strict=True):
+        bad += found
+        if advance:
+            advance(len(positions))
+    return bad
+
+
+class _BadImages(Dataset[list[tuple[int, str]]]):
+    """Positions of the images of a batch that cannot be read, and why."""
+
+    def __init__(self, samples: Samples) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitems__(self, positions: list[int]) -> list[tuple[int, str]]:
+        check, bad = _check_of(self.samples), []
+        for position in positions:
+            try:
+                check(position)
+            except BadImage as reason:
+                bad.append((position, str(reason)))
+        return bad
 
 
 class SampleDataset(Dataset[torch.Tensor]):

@@ -19,8 +19,9 @@ from pmal._runtime.session import Session
 from pmal._runtime.signals import StopRequest, deferred_signals
 from pmal._runtime.tensors import delete_tensors, has_tensors, load_tensors, save_tensors
 from pmal.config import TrainingConfig
-from pmal.data.batches import ImageBatches, epoch_plan, worker_died
+from pmal.data.batches import ImageBatches, epoch_plan
 from pmal.data.parts import Part
+from pmal.data.workers import worker_died
 from pmal.ensemble.batch_norm import average_statistics, synchronize
 from pmal.ensemble.lanes import Lane, take_turns
 from pmal.ensemble.optimizers import WeightAverage, learning_rate, make_optimizer, set_rate

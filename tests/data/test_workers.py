@@ -1,0 +1,123 @@
+import contextlib
+import multiprocessing
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+from pmal.data.workers import Workers
+from pmal.errors import DataError, PmalError
+
+PLAN = torch.split(torch.arange(12), 4)
+SQUARES = [[0, 1, 4, 9], [16, 25, 36, 49], [64, 81, 100, 121]]
+IN_PROC = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+
+
+class Squares(Dataset):
+    def __init__(self, bad=None):
+        self.bad = bad
+
+    def __len__(self):
+        return 12
+
+    def __getitems__(self, positions):
+        if self.bad in positions:
+            raise DataError(f"image {self.bad}: gone")
+        return [position**2 for position in positions]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_results_come_in_the_order_of_the_plan(count):
+    workers = Workers(Squares(), count)
+    assert list(workers.results(PLAN)) == SQUARES
+    assert list(workers.results(PLAN[::-1])) == SQUARES[::-1]
+    assert list(workers.results([])) == []
+
+
+def test_processes_wait_for_the_next_plan_until_others_are_asked_or_they_are_ended():
+    first, second = Workers(Squares(), 2), Workers(Squares(), 1)
+    started = []
+    for workers in (first, first, second):
+        assert list(workers.results(PLAN)) == SQUARES
+        started.append({process.pid for process in multiprocessing.active_children()})
+    assert started[0] == started[1]
+    assert not started[1] & started[2]
+    assert list(map(len, started)) == [2, 2, 1]
+    second.end()
+    assert multiprocessing.active_children() == []
+
+
+def test_an_error_is_the_worker_s_own_line_and_the_next_plan_goes_on():
+    workers = Workers(Squares(bad=5), 1)
+    with pytest.raises(DataError, match=r"^image 5: gone$"):
+        list(workers.results(PLAN))
+    assert list(workers.results(PLAN[2:])) == SQUARES[2:]
+
+
+def test_one_that_dies_is_told_of_in_one_line_and_its_end_is_left_to_us():
+    """torch would have its own handler of SIGCHLD raise wherever the program is."""
+    before, workers = signal.getsignal(signal.SIGCHLD), Workers(Squares(), 1)
+    list(workers.results(PLAN))
+    assert signal.getsignal(signal.SIGCHLD) is before
+    [process] = multiprocessing.active_children()
+    process.kill()
+    with pytest.raises(PmalError, match=r"^a process that decodes images died: [^\n]*fewer --workers$"):
+        list(workers.results(PLAN))
+    assert list(workers.results(PLAN)) == SQUARES
+
+
+@IN_PROC
+def test_they_come_from_one_process_that_has_torch_and_no_threads():
+    """Were each to import it, 16 of them would take most of a minute; a fork of this one might hang."""
+    workers = Workers(Squares(), 3)
+    list(workers.results(PLAN))
+    status = [
+        Path(f"/proc/{process.pid}/status").read_text() for process in multiprocessing.active_children()
+    ]
+    [parent] = {re.search(r"PPid:\s*(\d+)", text)[1] for text in status}
+    assert len(status) == 3
+    assert parent != str(os.getpid())
+    assert "libtorch" in Path(f"/proc/{parent}/maps").read_text()
+    assert re.search(r"Threads:\s*1\n", Path(f"/proc/{parent}/status").read_text())
+
+
+_STREAM = """
+import multiprocessing, time
+from tests.data.test_workers import PLAN, Squares
+from pmal.data.workers import Workers
+if __name__ == "__main__":
+    workers = Workers(Squares(), 2)
+    list(workers.results(PLAN))
+    print(*(process.pid for process in multiprocessing.active_children()), flush=True)
+    time.sleep(60)
+"""
+
+
+@IN_PROC
+def test_they_end_with_a_process_that_is_killed(tmp_path):
+    script = tmp_path / "stream.py"
+    script.write_text(_STREAM)
+    paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    words = [sys.executable, script]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        workers = process.stdout.readline().split()
+        process.kill()
+    assert len(workers) == 2
+    end = time.monotonic() + 30
+    while any(_lives(pid) for pid in workers):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def _lives(pid):
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    return False
