@@ -205,6 +205,22 @@ def speed_streaming_table() -> str:
     return "\n".join(lines)
 
 
+def speed_processes_table() -> str:
+    """How soon worker processes start, and what they verify, beside other ways."""
+    lines = ["| hardware | what | before | now |", "|---|---|---|---|"]
+    for _, result in speed_files():
+        if found := result.get("processes"):
+            cores = f"{result['manifest']['hardware']['cpus']} CPU cores"
+            now = f"{found['start_forked_first_s']:.1f}, later {found['start_forked_s']:.1f}"
+            names = f"{rounded(found['names'])} names"
+            starts = f"seconds until {found['started']} processes have begun with a set of {names}"
+            lines.append(f"| {cores} | {starts} | {found['start_spawned_s']:.1f} | {now} |")
+            rates = [rounded(found[f"verified_in_{way}_per_s"]) for way in ("threads", "processes")]
+            verified = f"images verified per second, {rounded(found['verified'])} of them"
+            lines.append(f"| {cores} | {verified} | {rates[0]} | {rates[1]} |")
+    return "\n".join(lines)
+
+
 def speed_imagenet_table() -> str:
     """A run in the shape of ImageNet-LT, by stage."""
     lines = ["| hardware | run | stage | seconds | per second |", "|---|---|---|---|---|"]
@@ -232,5 +248,6 @@ SPEED_TABLES = {
     "speed fit": speed_fit_table,
     "speed curves": speed_curves_table,
     "speed streaming": speed_streaming_table,
+    "speed processes": speed_processes_table,
     "speed imagenet": speed_imagenet_table,
 }

@@ -1,4 +1,5 @@
 import contextlib
+import errno
 import multiprocessing
 import os
 import re
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 from pmal.data.workers import Workers
 from pmal.errors import DataError, PmalError
@@ -70,6 +71,25 @@ def test_one_that_dies_is_told_of_in_one_line_and_its_end_is_left_to_us():
     process.kill()
     with pytest.raises(PmalError, match=r"^a process that decodes images died: [^\n]*fewer --workers$"):
         list(workers.results(PLAN))
+    assert list(workers.results(PLAN)) == SQUARES
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError("AF_UNIX path too long"), r"\(AF_UNIX path too long\): set TMPDIR to a shorter path"),
+        (OSError(errno.EAGAIN, "no more processes"), r"\(no more processes\): try fewer --workers"),
+    ],
+)
+def test_those_that_cannot_start_are_told_of_in_one_line(error, words, monkeypatch):
+    def fail(loader):
+        raise error
+
+    workers = Workers(Squares(), 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(DataLoader, "__iter__", fail)
+        with pytest.raises(PmalError, match=rf"^processes that decode images cannot start {words}$"):
+            list(workers.results(PLAN))
     assert list(workers.results(PLAN)) == SQUARES
 
 

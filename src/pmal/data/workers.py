@@ -68,8 +68,14 @@ class Workers(Generic[Result]):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "This DataLoader will create")  # more than cores, as was asked
             self._loader = self._loader or self._make_loader()
-            with uninterrupted_starts(), _unwatched_starts():
-                return iter(self._loader)
+            try:
+                with uninterrupted_starts(), _unwatched_starts():
+                    return iter(self._loader)
+            except OSError as error:
+                self._loader = None
+                fix = "set TMPDIR to a shorter path" if "AF_UNIX" in str(error) else "try fewer --workers"
+                reason = error.strerror or error
+                raise PmalError(f"processes that decode images cannot start ({reason}): {fix}") from None
 
     def _make_loader(self) -> DataLoader[Result]:
         return DataLoader(
