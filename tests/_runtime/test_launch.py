@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from pmal._runtime.launch import Launch, is_alone, read_launch, usable_cores
+from pmal._runtime.launch import Launch, is_alone, read_launch, refuse_ranks, usable_cores
 from pmal.errors import UsageError
 
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -35,6 +35,8 @@ def test_a_group_without_a_place_to_meet_is_refused(environment, missing):
     values = dict(zip(NAMES, (1, 2, 1, 2, "node0", 29500), strict=True))
     environment(**values)
     assert read_launch() == Launch(1, 2, 1, 2)
+    with pytest.raises(UsageError, match="start others without torchrun"):
+        refuse_ranks()
     environment(**{name: value for name, value in values.items() if name != missing})
     assert not is_alone()
     with pytest.raises(UsageError, match="start it with torchrun"):
