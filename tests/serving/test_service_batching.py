@@ -180,7 +180,7 @@ def test_whoever_goes_while_its_batch_is_answered_takes_nobody_along(company):
         await asyncio.to_thread(began.wait, 10)
         asked[0].cancel()
         go_on.set()
-        [_, found] = await asyncio.gather(*asked, return_exceptions=True)
+        [_, found] = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 5)
         return found, await asyncio.wait_for(batcher.ask("m", "c"), 5), batcher.alive
 
     found, after, alive = asyncio.run(with_batcher(work, use, size=2))
