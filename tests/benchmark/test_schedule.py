@@ -1,7 +1,9 @@
 """Several cells at a time: none waits for nothing, none trains what another one is training."""
 
 import errno
+import os
 import signal
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -40,6 +42,9 @@ def test_a_cell_waits_for_the_classifier_that_another_one_trains(tmp_path):
     position, still = _next_ready([1], running, planned, places, CPU)
     assert position == 1
     assert still == classifier_keys(tiny("pmal").config(), "cpu")[1:]
+    # Whoever needs the one that is in training now waits for it, though the first is there.
+    other = tiny("pmal", settings=["optimization.weight=3"])
+    assert _next_ready([1], [_Running(None, 0, still)], [None, Planned(other)], places, CPU) is None
 
 
 def test_a_cell_without_room_on_the_disk_is_told_of_in_one_line(tmp_path, monkeypatch):
@@ -137,7 +142,7 @@ def test_an_interruption_reaches_every_cell_before_any_is_waited_for(processes, 
 @pytest.fixture
 def child(monkeypatch, capsys):
     """What `_work` does in its process when the cell fails: the code, and what is said."""
-    done = []
+    done, follows = [], threading.Event()
 
     def end(code):
         raise SystemExit(code)
@@ -156,8 +161,8 @@ def child(monkeypatch, capsys):
     monkeypatch.setattr(schedule.os, "setpgrp", lambda: done.append("group"))
     monkeypatch.setattr(schedule, "leave_interrupts_to_parent", lambda: done.append("interrupts"))
     monkeypatch.setattr(schedule, "raise_on_signals", lambda advice: done.append("signals"))
-    monkeypatch.setattr(schedule, "_follow_parent", lambda: None)
-    work.done = done
+    monkeypatch.setattr(schedule, "_follow_parent", follows.set)
+    work.done, work.follows = done, follows
     return work
 
 
@@ -177,3 +182,15 @@ def test_a_cell_that_fails_in_its_process_says_why_and_ends_with_its_code(child,
     assert said.count("\n") == 1
     # Ctrl-C in a terminal reaches a cell once, by its parent.
     assert child.done == ["group", "interrupts", "signals", "work"]
+    assert child.follows.wait(5)
+
+
+def test_a_cell_whose_parent_is_gone_stops_as_if_asked_to(monkeypatch):
+    waited, sent = [], []
+    parent = SimpleNamespace(sentinel="parent")
+    monkeypatch.setattr(schedule.multiprocessing, "parent_process", lambda: parent)
+    monkeypatch.setattr(schedule, "wait", waited.append)
+    monkeypatch.setattr(schedule.os, "kill", lambda *words: sent.append((*words, len(waited))))
+    schedule._follow_parent()
+    assert waited == [["parent"]]
+    assert sent == [(os.getpid(), signal.SIGTERM, 1)]

@@ -69,6 +69,9 @@ def test_files_left_by_a_process_that_was_killed_are_replaced(store, tmp_path):
     target = tmp_path / "second" / "classifiers" / "0"
     store.give(CONFIG, tmp_path / "second")
     (target / "weights.json").unlink()
+    store.give(CONFIG, tmp_path / "second")  # killed between the two: one is a link already
+    assert value_in(tmp_path / "second") == 1.0
+    (target / "weights.json").unlink()
     (target / "weights.safetensors").unlink()
     (target / "weights.safetensors").write_bytes(b"torn")
     store.give(CONFIG, tmp_path / "second")
