@@ -1,6 +1,8 @@
 """Mistakes that would pass for success, or cost a user's results, as a user meets them."""
 
 import builtins
+import errno
+import io
 import os
 import shutil
 import subprocess
@@ -8,6 +10,7 @@ import sys
 
 import pytest
 
+from pmal import cli
 from pmal.__main__ import main
 from pmal._runtime.runs import open_run, read_config
 from tests.report_runs import NAMES, write_photos
@@ -133,6 +136,24 @@ def test_a_ctrl_c_before_the_command_begins_is_one_line(monkeypatch, capsys):
     with pytest.raises(SystemExit) as caught:
         main()
     assert_one_line_error((caught.value.code, "", capsys.readouterr().err), 130, "interrupted")
+
+
+def test_an_error_of_the_system_without_a_file_is_one_line(monkeypatch, call):
+    def fail():
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(cli, "app", fail)
+    assert call() == (1, "", "error: input/output: Input/output error\n")
+
+
+@pytest.mark.usefixtures("call")  # which puts back how signals are handled
+def test_a_terminal_that_lacks_a_letter_gets_a_question_mark(monkeypatch):
+    shown = io.BytesIO()
+    monkeypatch.setattr(cli, "app", lambda: print("größe") or sys.exit(0))
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="ascii"))
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert (caught.value.code, shown.getvalue()) == (0, b"gr??e\n")
 
 
 def test_the_version_is_told(call):
