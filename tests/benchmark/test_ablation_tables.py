@@ -1,5 +1,7 @@
 """Which results stand in a table of the paper's ablations, and in which column."""
 
+from dataclasses import replace
+
 import pytest
 
 from pmal.benchmark.ablation_tables import ablation_tables, fluctuation_table
@@ -11,7 +13,8 @@ def weights(recipe="strong", source="tinyimagenet", method="pmal"):
     """Two variants of lambda, with a figure of its own in every column."""
     for i, weight in enumerate(("0.5", "1")):
         settings = [f"optimization.weight={weight}"]
-        cell = make_cell(method, source, "arpl", 0, 0, recipe=recipe, epochs=100, settings=settings)
+        cell = make_cell("pmal", source, "arpl", 0, 0, recipe=recipe, epochs=100, settings=settings)
+        cell = replace(cell, method=method)
         figures = {"distance": 0.6 + i / 100, "probability": 0.7 + i / 100, "logit": 0.8 + i / 100}
         yield record(cell, 0.5 + i / 100, grid="lambda", **figures)
 
