@@ -101,8 +101,8 @@ def test_no_unknown_images_have_no_shares():
     assert score_histogram(np.arange(5.0), np.empty(0), None)["unknown"] == [0.0] * 40
 
 
-def test_what_is_no_number_is_accepted_last():
-    known, unknown = np.array([0.0, np.nan, 1.0]), np.array([2.0, np.nan])
+def test_what_is_no_number_is_accepted_last_together_with_what_is_infinite():
+    known, unknown = np.array([0.0, np.inf, 1.0]), np.array([2.0, np.nan])
     infinite = [np.where(np.isnan(part), np.inf, part) for part in (known, unknown)]
     correct = np.array([True, True, False])
     found = open_set_curve(correct, known, unknown)
