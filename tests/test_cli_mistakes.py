@@ -1,15 +1,21 @@
 """Mistakes that would pass for success, or cost a user's results, as a user meets them."""
 
 import builtins
+import errno
+import io
+import multiprocessing
 import os
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
+from pmal import cli
 from pmal.__main__ import main
 from pmal._runtime.runs import open_run, read_config
+from pmal.data.sources import registry
 from tests.report_runs import NAMES, write_photos
 from tests.test_cli import assert_one_line_error
 
@@ -133,6 +139,40 @@ def test_a_ctrl_c_before_the_command_begins_is_one_line(monkeypatch, capsys):
     with pytest.raises(SystemExit) as caught:
         main()
     assert_one_line_error((caught.value.code, "", capsys.readouterr().err), 130, "interrupted")
+
+
+def test_a_ctrl_c_that_typer_takes_for_itself_is_the_same_line(monkeypatch, call):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(registry, "list_sources", interrupted)
+    assert_one_line_error(call("data", "list"), 130, "interrupted: nothing was written")
+
+
+def test_processes_that_decode_images_do_not_outlive_an_error(monkeypatch, call):
+    killed = []
+    worker = SimpleNamespace(kill=lambda: killed.append("worker"))
+    monkeypatch.setattr(multiprocessing, "active_children", lambda: [worker])
+    assert_one_line_error(call("data", "splits", "cifar1"), 2, "cifar10")
+    assert killed == ["worker"]
+
+
+def test_an_error_of_the_system_without_a_file_is_one_line(monkeypatch, call):
+    def fail():
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(cli, "app", fail)
+    assert call() == (1, "", "error: input/output: Input/output error\n")
+
+
+@pytest.mark.usefixtures("call")  # which puts back how signals are handled
+def test_a_terminal_that_lacks_a_letter_gets_a_question_mark(monkeypatch):
+    shown = io.BytesIO()
+    monkeypatch.setattr(cli, "app", lambda: print("größe") or sys.exit(0))
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="ascii"))
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert (caught.value.code, shown.getvalue()) == (0, b"gr??e\n")
 
 
 def test_the_version_is_told(call):

@@ -67,6 +67,14 @@ def test_lines_come_every_few_seconds_and_at_the_end(capsys, clock):
     ]
 
 
+def test_nobody_waits_longer_than_ten_seconds_for_a_line(capsys, clock):
+    with Lines().stage("reading", 100, "images") as advance:
+        advance_by(clock, advance, [(9.9, 1)])
+        assert capsys.readouterr().err == ""
+        advance_by(clock, advance, [(0.2, 1)])
+        assert capsys.readouterr().err == "reading: 2 of 100 images, 0 images/s\n"
+
+
 def test_what_lay_behind_counts_for_the_place_but_not_for_the_speed(capsys, clock):
     with Lines(every=10.0).stage("training", 5000, "steps", done=4000) as advance:
         advance_by(clock, advance, [(10, 100), (5, 50)])
@@ -133,6 +141,11 @@ def test_what_bars_say_is_printed_as_it_is(terminal):
     text = "[red]a[/red] 20 % of /data/[b]/x.png " + "long " * 40 + "end"
     terminal.say(text)
     assert terminal.console.file.getvalue() == text + "\n"
+    terminal.console = Console(
+        file=io.StringIO(), force_terminal=True, color_system="standard", no_color=False
+    )
+    terminal.say(text)
+    assert terminal.console.file.getvalue() == text + "\n", "nor are figures and paths colored"
 
 
 def stage_output(quiet, capsys):

@@ -3,13 +3,14 @@
 import json
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from pmal._runtime import torchrun
 from pmal._runtime.launch import Launch, read_launch, refuse_ranks
-from pmal._runtime.ranks import ALONE, RankGroup
+from pmal._runtime.ranks import ALONE, Lost, RankGroup, _exchange
 from pmal._runtime.torchrun import local_device, open_ranks
 from pmal.errors import PmalError, UsageError
 from tests.processes import run_processes
@@ -33,15 +34,16 @@ def test_what_comes_from_all_is_the_same_on_all(results):
         assert found["interruption"] == ["interrupted: go on", 143]
         assert found["gather"] == [[], [1]]
         assert found["largest"] == 7
-        assert found["sum"] == [1.0, 1.0]
+        assert found["sum"] == [[1.0, 4.0], [1.0, 6.0]]
         assert found["first"] == [[0.0] * 3] * 2
         assert found["laid_out"]
         assert found["means"] == [[[1.5, 1.5]] * 2, 0.5]
-        assert found["rows"] == [[0, 0], [1, 1], [1, 1], [1, 1]]
+        assert found["rows"] == [[0, 0], [0, 0], [0, 0], [1, 1]]
         assert found["tensors"] == [
             ["torch.bool", [True, False]],
             ["torch.float32", []],
             ["torch.float64", 2.5],
+            ["torch.int64", [[0, 3], [1, 4], [2, 5]]],
         ]
         assert found["about"] == {"step": 3}
     assert [found["share"] for found in results] == [[0, 1, 2], [3, 4]]
@@ -52,6 +54,7 @@ def test_the_gradient_of_gathered_rows_is_that_of_all_losses(results):
         gathered, gradient = found["gradient"]
         assert gathered == [[1.0, 2.0], [2.0, 2.0]]
         assert gradient == [2 * (1 + 2) * (1.0 + rank), 2 * (1 + 2) * 2.0]
+        assert found["beside"] == [1.0 + rank] * 2
 
 
 def test_alone_everything_stays_as_it_is():
@@ -75,6 +78,17 @@ def test_shares_are_even_and_leave_nothing_out(count, size):
     assert [thing for share in shares for thing in share] == list(range(count))
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
     assert len(shares[0]) == max(map(len, shares))
+
+
+def test_a_failed_exchange_means_that_somebody_has_gone_unless_a_graph_is_captured(monkeypatch):
+    def fail(*_):
+        raise RuntimeError("connection closed")
+
+    monkeypatch.setattr(torch.distributed, "all_gather", fail)
+    with pytest.raises(Lost, match="run the same command again"):
+        _exchange("all_gather", [torch.zeros(1)], torch.zeros(1))
+    with pytest.raises(RuntimeError, match="connection closed"):
+        _exchange("all_gather", [SimpleNamespace(is_cuda=True)], torch.zeros(1))
 
 
 @pytest.fixture

@@ -59,6 +59,23 @@ def test_fields_of_the_same_name_are_told_apart():
     assert "training.precisionfloat32" in other.name
 
 
+def test_letters_that_no_file_name_takes_do_not_make_two_cells_one():
+    def name(encoder):
+        return Cell("pmal", "sample", "arpl", 0, 0, encoder, "sample", 1).name
+
+    assert name("timm/small") != name("timm_small") == "pmal/sample-arpl0-timm_small-sample1-seed0"
+    assert name("timm/small").startswith("pmal/sample-arpl0-timm_small-sample1-seed0-")
+
+
+def test_a_long_name_is_cut_and_still_its_own():
+    names = [
+        Cell("pmal", "sample", "arpl", 0, seed, "small", "sample", 1, ("data.known=" + "x" * 300,)).name
+        for seed in range(2)
+    ]
+    assert len(set(names)) == 2
+    assert all(len(name) < 150 for name in names)
+
+
 words = st.text("abc-._/ é", min_size=1, max_size=4)
 cells = st.builds(
     Cell,
@@ -111,14 +128,40 @@ def test_own_data_and_recipes_go_by_name_and_digest(tmp_path):
     assert cell.recipe.startswith("mine@")
     assert cell.epochs == 3
     assert cell.config().data.source == str(tmp_path / "pets")
-    assert str(recipe) in cell.command()
+    assert f"--data {tmp_path / 'pets'} " in cell.command()
+    assert f"--recipe {recipe} " in cell.command()
     recipe.write_text("[training]\nepochs = 4\n")
     assert make_cell("pmal", str(tmp_path / "pets"), "all", 0, 0, recipe=str(recipe), epochs=3) != cell
 
 
-def test_what_names_a_cell_is_not_set():
-    with pytest.raises(UsageError, match="use --epochs"):
-        make_cell("pmal", "cifar10", "arpl", 0, 0, recipe="strong", settings=["training.epochs=3"])
+def test_a_folder_is_the_same_however_it_is_spelled(tmp_path, monkeypatch):
+    (tmp_path / "pets").mkdir()
+    (tmp_path / "other" / "pets").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    near, far, other = (
+        make_cell("pmal", source, "all", 0, 0, recipe="strong")
+        for source in ("pets", str(tmp_path / "pets"), "other/pets")
+    )
+    assert near == far != other
+    assert near.config().data.source == str(tmp_path / "pets")
+
+
+@pytest.mark.parametrize(
+    ("setting", "option"),
+    [
+        ("training.epochs=3", "--epochs"),
+        ("training.epochs = 3", "--epochs"),
+        ("method=rpl", "--methods"),
+        ("seed=1", "--seeds"),
+        ("data.source=mnist", "--data"),
+        ("data.family=neal", "--family"),
+        ("data.split=1", "--splits"),
+        ("encoder.name=small", "--encoder"),
+    ],
+)
+def test_what_names_a_cell_is_not_set(setting, option):
+    with pytest.raises(UsageError, match=f"use {option}$"):
+        make_cell("pmal", "cifar10", "arpl", 0, 0, recipe="strong", settings=[setting])
 
 
 def test_spelling_of_settings():
@@ -126,6 +169,8 @@ def test_spelling_of_settings():
         'data.known=["a", "b"]',
         "rejection.per_class=true",
     )
+    one, other = "training.learning_rate=0.05", "mining.per_class=5"
+    assert plain_settings("strong", [one, other]) == plain_settings("strong", [other, one]) == (other, one)
 
 
 @pytest.mark.parametrize(
@@ -135,6 +180,7 @@ def test_spelling_of_settings():
         'encoder.options.stem="1"',
         'encoder.options.stem="true"',
         "training.learning_rate=1e-05",
+        "optimization.weight=1.23456789",
     ],
 )
 def test_a_plain_setting_means_what_the_given_one_does(setting):

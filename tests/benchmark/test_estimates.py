@@ -77,3 +77,24 @@ def test_one_cell_on_a_busy_machine_does_not_decide(tmp_path):
     speeds = enumerate((490.0, 500.0, 20.0), 1)
     results, _ = made_up(tmp_path, *(measured(tiny(seed=seed), speed) for seed, speed in speeds)).results()
     assert usual_speed(tiny(), results, HERE) == 490.0
+
+
+@pytest.mark.parametrize("other", [{"gpu": "another GPU"}, {"machine": "arm64"}, {"threads": 4}])
+def test_other_hardware_tells_nothing(tmp_path, other):
+    results, _ = made_up(tmp_path, measured(tiny(seed=9), 500.0, HERE | other)).results()
+    assert usual_speed(tiny(), results, HERE) is None
+    assert usual_speed(tiny(), results, HERE | other) == 500.0
+
+
+def test_another_encoder_tells_nothing(tmp_path):
+    results, _ = made_up(tmp_path, measured(replace(tiny(seed=9), encoder="oscri"), 500.0)).results()
+    assert usual_speed(tiny(), results, HERE) is None
+
+
+def test_cells_of_the_same_data_come_before_all_others(tmp_path):
+    elsewhere = replace(tiny("softmax", seed=8), source="cifar10")
+    results, _ = made_up(
+        tmp_path, measured(elsewhere, 500.0), measured(tiny("pmal", seed=9), 100.0)
+    ).results()
+    assert usual_speed(tiny("softmax"), results, HERE) == 100.0
+    assert usual_speed(replace(tiny("openmax"), source="mnist"), results, HERE) == 300.0

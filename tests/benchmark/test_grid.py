@@ -7,6 +7,7 @@ import pytest
 from pmal.benchmark.ablations import GRIDS
 from pmal.benchmark.grid import Request, plan, whole_numbers
 from pmal.errors import PmalError, UsageError
+from pmal.methods import METHODS
 
 
 def cells(**words):
@@ -23,6 +24,37 @@ def test_the_product_of_all_axes():
 def test_all_splits_of_a_family():
     assert [c.split for c in cells(data="cifar10", methods="softmax", splits="all")] == [0, 1, 2, 3, 4]
     assert cells(data="imagenet-lt", methods="softmax", recipe="imagenet-lt")[0].family == "lt"
+
+
+def test_all_methods_are_every_one_but_a_longer_one():
+    found = cells(methods="all", data="cifar10")
+    assert [cell.method for cell in found] == list(METHODS)
+    assert len({cell.epochs for cell in found}) == 1
+
+
+def test_what_has_no_published_splits_has_one():
+    assert [c.split for c in cells(data="fashion-mnist", family="all", methods="pmal", splits="all")] == [0]
+    named = {"data": "fashion-mnist", "methods": "pmal", "settings": ['data.known=["0", "1"]']}
+    assert [(c.family, c.split) for c in cells(**named)] == [("named", 0)]
+    with pytest.raises(UsageError, match="family 'named' has split 0 only"):
+        cells(**named, splits="0,1")
+    random = cells(data="fashion-mnist", methods="pmal", splits="0-2", settings=["data.num_known=4"])
+    assert [(c.family, c.split) for c in random] == [("random", 0), ("random", 1), ("random", 2)]
+
+
+def test_a_recipe_is_chosen_by_the_data():
+    assert {cell.source: cell.recipe for cell in cells(data="sample,cifar10", methods="pmal")} == {
+        "sample": "sample",
+        "cifar10": "strong",
+    }
+
+
+def test_a_folder_in_the_home_folder_and_an_encoder_of_another_library(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "pets").mkdir()
+    [cell] = cells(data="~/pets", methods="pmal", encoder="timm/resnet18")
+    assert cell.config().data.source == str(tmp_path / "pets")
+    assert cell.encoder == "timm/resnet18"
 
 
 def test_the_equally_long_softmax_is_a_softmax_of_twice_the_epochs():
@@ -122,6 +154,7 @@ def test_table_5_varies_one_setting_at_a_time():
         ({"methods": "rpl", "settings": ["method_options.pints=2"]}, "did you mean 'points'"),
         ({"methods": "rpl", "settings": ["method_options.points=two"]}, "expected int"),
         ({"splits": "1-"}, "whole numbers"),
+        ({"seeds": "-1"}, "whole numbers"),
         ({"seeds": ","}, "names nothing"),
         ({"grid": "table3", "methods": "softmax"}, "leave --methods out"),
         ({"data": "fashion-mnist", "family": "all", "splits": "1"}, "split 0 only"),

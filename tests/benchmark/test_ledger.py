@@ -8,7 +8,7 @@ import pytest
 from pmal.benchmark.cells import FLUCTUATION
 from pmal.benchmark.ledger import Ledger
 from pmal.errors import DataError
-from tests.benchmark.ledgers import made_up, record, tiny
+from tests.benchmark.ledgers import made_up, mining_record, record, tiny
 
 
 def test_what_is_written_is_read(tmp_path):
@@ -72,7 +72,15 @@ def test_a_copy_under_another_name_is_not_counted_twice(tmp_path):
 
 @pytest.mark.parametrize(
     "damage",
-    [{"softmax": {}}, {"softmax": {"accuracy": {"value": 0.5}}}, {"cell": tiny().about() | {"epochs": "1"}}],
+    [
+        {"softmax": {}},
+        {"softmax": {"accuracy": {"value": 0.5}}},
+        {"cell": tiny().about() | {"epochs": "1"}},
+        {"accuracy": {}},
+        {"accuracy": {"value": None}},
+        {"accuracy": {"value": "good"}},
+        {"scores": ["logit"]},
+    ],
 )
 def test_what_a_table_would_stumble_over_is_broken(tmp_path, damage):
     ledger = made_up(tmp_path, record(tiny(), logit=0.5))
@@ -83,6 +91,15 @@ def test_what_a_table_would_stumble_over_is_broken(tmp_path, damage):
 def test_half_a_fluctuation_is_broken(tmp_path):
     cell = replace(tiny("pmal"), measure=FLUCTUATION)
     ledger = made_up(tmp_path, {"cell": cell.about(), "share_equal": 0.5})
+    assert [len(found) for found in ledger.results(FLUCTUATION)] == [0, 1]
+
+
+def test_a_fluctuation_of_no_number_is_broken(tmp_path):
+    whole = mining_record()
+    ledger = made_up(tmp_path, whole)
+    assert [len(found) for found in ledger.results(FLUCTUATION)] == [1, 0]
+    [path] = tmp_path.glob("*/*.json")
+    path.write_text(json.dumps(whole | {"cell": whole["cell"] | {"seed": "0"}}))
     assert [len(found) for found in ledger.results(FLUCTUATION)] == [0, 1]
 
 

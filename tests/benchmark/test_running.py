@@ -4,6 +4,7 @@ import functools
 import json
 import signal
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,7 +12,7 @@ from pmal import pipeline
 from pmal._runtime.progress import Silent
 from pmal._runtime.runs import open_run
 from pmal._runtime.session import open_session
-from pmal.benchmark import fluctuation
+from pmal.benchmark import fluctuation, running
 from pmal.benchmark.cells import FLUCTUATION, make_cell
 from pmal.benchmark.grid import Planned
 from pmal.benchmark.running import Places, count_training_images, run_cell
@@ -106,8 +107,39 @@ def test_the_record_of_a_cell(places, session):
     assert record["images_per_s_median"] > 0
     assert record["peak_process_bytes"] > 2**20
     assert record["manifest"]["hardware"]["device"] == "cpu"
+    assert "sha256" not in record["manifest"]  # of files that are gone
+    assert record["shared_classifiers"] == {}
     assert set(record["scores"]["logit"]) >= {"auroc", "fpr95", "oscr"}
     assert count_training_images(tiny(), None) == 216
+
+
+def test_the_images_of_data_that_are_not_here_are_not_counted(tmp_path):
+    cell = make_cell("softmax", "cifar10", "arpl", 0, 0, recipe="strong")
+    assert count_training_images(cell, str(tmp_path)) is None
+
+
+def test_speeds_are_each_classifier_s_own_and_of_others_only_where_there_is_no_own(tmp_path):
+    cell, notes = tiny("pmal"), tmp_path / "notes.jsonl"
+    (tmp_path / "log.jsonl").write_text(
+        "".join(
+            json.dumps({"stage": f"classifier {index}", "epoch": epoch, "images_per_s": speed}) + "\n"
+            for index, epoch, speed in ((0, 0, 1.0), (0, 1, 7.0), (0, 2, 100.0), (1, 0, 50.0))
+        )
+    )
+    notes.write_text(json.dumps({"stage": "classifiers 0, 1", "seconds": 8.0}) + "\n")
+    found = running._trainings(cell, cell.config(), tmp_path, notes)
+    assert found == {
+        0: {"made_by": cell.name, "seconds": 4.0, "images_per_s_median": 7.0},
+        1: {"made_by": cell.name, "seconds": 4.0, "images_per_s_median": 50.0},
+    }
+    assert running._speed(tmp_path) == {"images_per_s_median": 28.5}
+    store = SimpleNamespace(device="cpu", about=lambda key: found[key[1]])
+    shared = running._shared(tiny("softmax"), tiny("softmax").config(), store, trained=False)
+    assert shared == {"shared_classifiers": {"0": found[0]}, "images_per_s_median": 7.0}
+    assert "images_per_s_median" not in running._shared(
+        tiny("softmax"), tiny("softmax").config(), store, trained=True
+    )
+    assert running._shared(cell, cell.config(), store, trained=True) == {"shared_classifiers": {}}
 
 
 def test_a_broken_record_is_told_of_and_computed_again(places, session):
@@ -146,7 +178,8 @@ def test_an_interrupted_cell_goes_on_where_it_stopped(places, session, trained, 
     found = places.ledger.read(tiny("pmal")).record
     assert trained == ["classifier 0", "classifier 1"]
     assert (found["scores"], found["attempts"]) == (expected["scores"], 2)
-    assert found["seconds"] > found["stages"]["optimization"]
+    assert found["seconds"] > sum(found["stages"].values())  # of both attempts
+    assert len(found["stages"]) > 2
 
 
 def test_a_cell_that_fails_does_not_stop_the_others(places, session):

@@ -7,6 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+from pmal._runtime.session import open_session
+from pmal.benchmark import schedule
+from pmal.benchmark.cells import make_cell
+from pmal.benchmark.grid import Planned
+from pmal.benchmark.running import Places
+from pmal.commands.benchmark import _run
+from pmal.config import Resources
+from pmal.data.sources import registry
 from tests.benchmark.ledgers import made_up, options, record, tiny
 from tests.test_cli import assert_one_line_error
 
@@ -29,6 +37,9 @@ def test_dry_run_run_and_table(tmp_path, call):
     assert shown.count("in the ledger") == 2
     [seconds] = re.findall(r"1 training, (\d+) s\n", shown)  # more than 0 on a busy machine
     assert f"1 of 3 cells to compute: {seconds} s of training" in shown
+    listed = json.loads(call(*words, "--seeds", "0-2", "--dry-run", "--json")[1])
+    assert [one["done"] for one in listed] == [True, True, False]
+    assert [one["seconds"] is None for one in listed] == [True, True, False]
     code, shown, _ = call(*words, "--json")
     assert json.loads(shown) == {"cells": 2, "in the ledger": 2, "failed": 0, "computed": 0}
     code, shown, _ = call("benchmark", "table", "--out", tmp_path / "out")
@@ -54,11 +65,25 @@ def test_two_cells_at_a_time(tmp_path):
     assert len(list((tmp_path / "work" / "cells").glob("*/*/run/metrics.json"))) == 2
 
 
+def test_data_of_one_s_own_are_looked_for_where_they_lie(tmp_path, monkeypatch):
+    opened = []
+    (tmp_path / "pets").mkdir()
+    cell = make_cell("pmal", str(tmp_path / "pets"), "all", 0, 0, recipe="strong")
+    monkeypatch.setattr(registry, "open_source", lambda source, root: opened.append((source, root)))
+    monkeypatch.setattr(schedule, "run_one_by_one", lambda missing, places, session: missing)
+    session = open_session(Resources(device="cpu", data_root=str(tmp_path)))
+    places = Places(tmp_path / "out", tmp_path / "work")
+    assert _run([Planned(cell)] * 2, places, session, 1) == [Planned(cell)] * 2
+    assert opened == [(str(tmp_path / "pets"), str(tmp_path))]
+    assert places.work.is_dir()
+
+
 def test_a_failed_cell_ends_with_its_name(tmp_path, call):
     places = ["--out", tmp_path / "out", "--work", tmp_path / "work"]
     words = options("--methods", "softmax", "--set", "training.learning_rate=1e30")
-    code, _, error = call("benchmark", *words, *places)
+    code, shown, error = call("benchmark", *words, *places)
     assert code == 1
+    assert shown == "1 cells, 0 in the ledger, 1 failed, 0 computed\n"
     assert error.splitlines()[-1].startswith("error: 1 of 1 cells failed: softmax/sample-arpl0")
 
 

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from pmal.commands.export import _metrics
 from pmal.errors import PmalError
 from pmal.serving import export_onnx
 from tests import test_cli, test_cli_predict
@@ -63,6 +64,12 @@ def test_a_run_is_exported_beside_its_model_with_a_card(run, photos, call):
     assert classes[0] == classes[1]
     assert "unknown" in classes[0]
     assert CLASSES[0] in classes[0]
+
+
+def test_a_model_without_its_run_has_no_figures(tmp_path):
+    assert _metrics(tmp_path) is None
+    (tmp_path / "metrics.json").write_text('{"accuracy": 1}')
+    assert _metrics(tmp_path) == {"accuracy": 1}
 
 
 def test_a_refused_file_is_not_left_on_disk(run, tmp_path, call, monkeypatch):

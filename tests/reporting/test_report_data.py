@@ -88,3 +88,33 @@ def test_training_goes_on_after_an_interruption():
 
 def test_json_has_no_nan():
     assert rounded([np.nan, 1 / 3], 2) == [None, 0.33]
+
+
+def test_the_axis_covers_the_middle_of_all_images_to_six_digits():
+    known, unknown = np.linspace(0, 1, 500), np.linspace(1, 2, 500)
+    edges = score_histogram(known, unknown, 0.5)["edges"]
+    low, high = np.quantile(np.concatenate([known, unknown]), [0.005, 0.995])
+    np.testing.assert_allclose(edges, np.linspace(low, high, 41), rtol=1e-5)
+
+
+def test_no_unknown_images_have_no_shares():
+    assert score_histogram(np.arange(5.0), np.empty(0), None)["unknown"] == [0.0] * 40
+
+
+def test_what_is_no_number_is_accepted_last_together_with_what_is_infinite():
+    known, unknown = np.array([0.0, np.inf, 1.0]), np.array([2.0, np.nan])
+    infinite = [np.where(np.isnan(part), np.inf, part) for part in (known, unknown)]
+    correct = np.array([True, True, False])
+    found = open_set_curve(correct, known, unknown)
+    assert found == open_set_curve(correct, *infinite)
+    assert found["known"] == pytest.approx([0, 1 / 3, 2 / 3, 2 / 3, 1], abs=1e-4)
+    assert found["unknown"] == [0, 0, 0, 0.5, 1]
+
+
+def test_a_curve_of_few_points_keeps_them_however_near_they_lie():
+    known = np.concatenate([np.zeros(2000), [1.0, 2.0, 3.0]])
+    assert len(open_set_curve(np.ones(2003, dtype=bool), known, np.array([4.0]))["known"]) == 6
+
+
+def test_images_of_no_row_are_not_counted():
+    assert confusion(np.array([0, 7, -1]), np.array([0, 0, 0]), classes=[0], rows=2) == [[1, 0, 0], [0, 0, 0]]

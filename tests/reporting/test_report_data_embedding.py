@@ -1,9 +1,14 @@
 import importlib.util
+import signal
+import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from pmal.reporting.report_data_embedding import layout_method, layouts
+from pmal._runtime.signals import STOPPING, raise_on_signals
+from pmal.errors import Interrupted
+from pmal.reporting.report_data_embedding import _turned, layout_method, layouts
 
 
 def clusters(count=60, seed=0):
@@ -31,6 +36,51 @@ def test_the_second_picture_is_turned_to_the_first():
     mirrored[:, [0, 1]] = mirrored[:, [1, 0]]  # an axis swap: principal components may come out mirrored
     first, second = layouts([z, -mirrored], "PCA")
     assert np.abs(first - second).max() < 1e-6
+
+
+@pytest.mark.parametrize("mirrored", [1, -1])
+def test_a_picture_is_turned_by_any_angle(mirrored):
+    flat = np.random.default_rng(0).normal(size=(20, 2)) * [3, 1]
+    turn = np.array([[np.cos(0.5), -np.sin(0.5)], [np.sin(0.5), np.cos(0.5)]]) * [1, mirrored]
+    np.testing.assert_allclose(_turned(flat @ turn, flat), flat, atol=1e-9)
+
+
+def test_one_dimension_is_a_line():
+    [flat] = layouts([np.array([[1.0], [-1.0], [2.0]])], "PCA")
+    np.testing.assert_allclose(np.abs(flat[:, 0]) > 0.1, True)
+    assert (flat[:, 1] == 0).all()
+
+
+def test_infinite_numbers_leave_the_others_where_they_are():
+    _, z = clusters()
+    z[0, 0], z[1, 1] = np.inf, -np.inf
+    [flat] = layouts([z], "PCA")
+    [without] = layouts([np.where(np.isfinite(z), z, 0.0)], "PCA")
+    np.testing.assert_allclose(flat, without)
+
+
+def test_signals_wait_for_opentsne_and_its_picture_is_always_the_same(monkeypatch):
+    done = []
+
+    class Fake:
+        def __init__(self, **words):
+            done.append((words["random_state"], words["n_jobs"]))
+
+        def fit(self, z):
+            signal.raise_signal(signal.SIGINT)
+            done.append("drawn")
+            return z[:, :2]
+
+    before = {number: signal.getsignal(number) for number in STOPPING}
+    monkeypatch.setitem(sys.modules, "openTSNE", SimpleNamespace(TSNE=Fake))
+    try:
+        raise_on_signals("nothing was written")
+        with pytest.raises(Interrupted):
+            layouts([clusters()[1]], "t-SNE")
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert done == [(0, 1), "drawn"]
 
 
 def test_few_broken_or_flat_embeddings_are_drawn_nevertheless():

@@ -46,3 +46,27 @@ def test_an_empty_interval_has_no_accuracy():
 def test_the_least_robust_come_first_and_ties_go_by_id():
     r, ids = np.array([0.5, 0.1, 0.1, 0.9]), np.array([4, 9, 7, 1])
     assert least_robust(r, ids, np.array([0, 1, 2, 3]), 3) == [2, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("r", "edges"),
+    [
+        ([0.0, 0.07], np.arange(15) * 0.005),  # as many as there may be
+        ([0.15, 0.6], np.arange(3, 13) * 0.05),  # 0.15 / 0.05 is a little less than 3
+        ([0.0, 0.071], np.arange(9) * 0.01),
+    ],
+)
+def test_edges_are_as_narrow_as_there_is_room_and_none_is_empty(r, edges):
+    np.testing.assert_allclose(intervals(np.array(r)), edges, atol=1e-9)
+
+
+def test_what_lies_on_an_edge_belongs_to_the_interval_above_but_for_the_last():
+    found = robustness_figure(np.array([0.0, 0.5, 0.5, 1.0]), np.zeros(4, int), np.ones(4), [], [])
+    edges, [group] = found["edges"], found["groups"]
+    assert (group["count"][edges.index(0.5)], group["count"][0], group["count"][-1]) == (2, 1, 1)
+
+
+def test_pictures_are_from_the_middle_of_each_third():
+    r = np.array([0.1, 0.8, 0.2, 0.7, 0.3, 0.6, 0.4, 0.5, 0.9]) / 1000
+    [group] = robustness_figure(r, np.zeros(9, int), np.ones(9), [], [])["groups"]
+    assert group["pictures"] == [[2, 7, 1]]

@@ -67,6 +67,8 @@ def test_what_the_threshold_did_is_said_in_one_line():
     assert run_table(closed).splitlines()[-1] == known
     opened = METRICS | {"decision": decision | {"unknown_rejected": 0.7, "macro_f1": 0.8123}}
     assert run_table(opened).endswith(f"{known}, rejects 70.0 % of the unknown ones; macro-F1 81.2")
+    sure = METRICS | {"decision": decision | {"accept": 0.975, "note": "accepts at least 0.975"}}
+    assert run_table(sure).splitlines()[-1].startswith("threshold of distance for 97.5 % of known images: ")
     weak = METRICS | {"decision": decision | {"guaranteed": False, "note": "no guarantee: too few"}}
     assert run_table(weak).splitlines()[-1] == "no guarantee: too few"
 

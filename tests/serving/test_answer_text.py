@@ -51,6 +51,31 @@ def test_the_table_without_prototypes_has_no_columns_for_them():
     ]
 
 
+def test_an_answer_without_prototypes_does_not_hide_those_of_others():
+    text = "".join(table_text(ABOUT, [[answer("first.png", prototypes=[]), answer()]]))
+    assert "cat/1.png" in text
+
+
+def test_a_current_folder_that_is_gone_shortens_nothing(monkeypatch):
+    def gone():
+        raise FileNotFoundError("gone")
+
+    monkeypatch.setattr(os, "getcwd", gone)
+    assert "cat/0.png" in "".join(table_text(ABOUT, [[answer()]]))
+
+
+def test_no_prototype_is_a_formula():
+    prototypes = [{"file": "=HYPERLINK(1)", "id": 0, "weight": 0.5}]
+    [_, line] = "".join(csv_text([[answer(prototypes=prototypes)]], 1)).splitlines()
+    assert line.endswith(",'=HYPERLINK(1),0.5")
+
+
+def test_what_is_no_json_is_never_written():
+    for about, score in ((ABOUT | {"threshold": float("nan")}, 0.5), (ABOUT, float("inf"))):
+        with pytest.raises(ValueError, match="JSON"):
+            "".join(json_text(about, [[answer(score=score)]], []))
+
+
 def test_names_cannot_break_the_lines_of_the_table():
     text = "".join(table_text(ABOUT, [[answer("two\nlines.png", nearest="\x1b[31mred")]]))
     assert len(text.splitlines()) == 4

@@ -62,6 +62,16 @@ def test_other_distances_and_thresholds_set_by_hand():
     assert (found["label"] >= 0).all()
 
 
+@pytest.mark.parametrize("score", SCORES)
+def test_an_image_at_the_threshold_is_known(score):
+    scores = ask(make_model(Rule(score, threshold=0.0)), some_images())["score"]
+    at = int(scores.argsort()[len(scores) // 2])
+    found = ask(make_model(Rule(score, threshold=scores[at].item())), some_images())
+    assert found["score"][at] == found["threshold"][at]
+    assert found["label"][at] == found["nearest"][at]
+    assert ((found["label"] >= 0) == (scores <= scores[at])).all()
+
+
 def test_a_broken_network_answers_unknown():
     for score in SCORES:
         model = make_model(Rule(score, threshold=math.inf))

@@ -1,6 +1,7 @@
 """An exported file answers as the model does, or there is none."""
 
 import json
+import logging
 import math
 import signal
 import weakref
@@ -115,18 +116,29 @@ def test_infinite_thresholds_are_kept():
     assert set(header.thresholds) == {math.inf}
 
 
-def test_a_network_that_cannot_be_traced_is_told_in_one_line():
+def test_where_the_images_of_prototypes_lie_concerns_nobody():
+    model = make_model()
+    gallery = tuple(tuple(replace(p, file=f"/home/me/photos/{p.file}") for p in row) for row in model.gallery)
+    found = describe_header(replace(model, gallery=gallery))
+    assert found.prototypes == describe_header(model).prototypes
+    assert found.prototypes[0][:2] == (("cat/0.png", 0), ("cat/1.png", 1))
+    assert "/home" not in str(found.to_metadata())
+
+
+def test_a_network_that_cannot_be_traced_is_told_in_one_line(monkeypatch):
     class Odd(torch.nn.Module):
         num_features = 128
 
         def forward(self, images):
             return images.new_zeros(len(images.nonzero()), 128)
 
-    model = make_model()
+    model, logger = make_model(), logging.getLogger("torch.onnx")
     model.classifier.encoder = Odd()
+    monkeypatch.setattr(logger, "level", logging.INFO)  # as a program around it may have chosen
     with pytest.raises(PmalError, match="encoder small, head linear cannot be traced") as caught:
         build_onnx(model, describe_header(model))
     assert "\n" not in str(caught.value)
+    assert logger.level == logging.INFO
 
 
 def test_an_interruption_is_one_wherever_the_exporter_is(raising, monkeypatch):

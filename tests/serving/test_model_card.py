@@ -8,9 +8,12 @@ from dataclasses import replace
 import pytest
 
 from pmal.data.decode import encode_png
+from pmal.rejection.model import Rule
+from pmal.serving.export_check import Parity
+from pmal.serving.export_onnx import describe_header
 from pmal.serving.model_card import model_card
 from tests.serving.exports import exported
-from tests.serving.tiny_model import pictures_of
+from tests.serving.tiny_model import make_model, pictures_of
 
 ESTIMATE = {"value": 0.9, "low": 0.85, "high": 0.95}
 METRICS = {
@@ -31,6 +34,8 @@ METRICS = {
     "scores": {"distance": {"auroc": ESTIMATE, "fpr95": ESTIMATE, "oscr": ESTIMATE}},
     "decision": {"score": "distance", "accept": 0.95, "known_accepted": 0.95, "unknown_rejected": 0.5},
 }
+
+SAME = Parity(images=48, compared_on="some images", score_difference=1e-6, decisions_differ=0)
 
 
 def card(name="distance", metrics=METRICS, **changes):
@@ -63,9 +68,48 @@ def test_classes_added_later_are_said_to_be_untested():
     assert "to the prototypes" not in card("softmax")
 
 
+def written(rule, file="m.onnx", metrics=METRICS, parity=SAME, **changes):
+    """The card of a model that nobody exports."""
+    model = make_model(rule, channels=changes.pop("channels", 1))
+    return model_card(file, replace(describe_header(model), **changes), parity, metrics, prototypes=True)
+
+
+def test_figures_at_the_threshold_are_those_of_this_rule_alone():
+    assert "At the threshold" in written(Rule("distance", 0.95))
+    both = METRICS | {"scores": {**METRICS["scores"], "logit": METRICS["scores"]["distance"]}}
+    for rule in (Rule("logit", 0.95), Rule("distance", 0.9), Rule("distance", 0.95, per_class=True)):
+        assert "At the threshold" not in written(rule, metrics=both)
+    assert "by score logit: AUROC 90.0" in written(Rule("logit", 0.95), metrics=both)
+    closed = METRICS | {"decision": {"score": "distance", "accept": 0.95, "known_accepted": 0.951}}
+    assert "accepts 95.1 % of the known test images.\n" in written(Rule("distance"), metrics=closed)
+
+
+def test_without_unknown_classes_the_card_says_so():
+    assert "No figures on unknown classes" not in written(Rule("distance"))
+    assert "No figures on unknown classes" in written(Rule("distance"), metrics=METRICS | {"scores": {}})
+
+
+def test_thresholds_decisions_and_images_are_described_as_they_are():
+    assert "is above 0.5: " in written(Rule("distance", threshold=0.5))
+    assert "is above 0.25 to 0.75, by class: " in written(Rule("distance"), thresholds=(0.75, 0.25, 0.5))
+    assert "2 decisions at the threshold differ" in written(
+        Rule("distance"), parity=replace(SAME, decisions_differ=2)
+    )
+    assert "uint8 gray images of 12 px" in written(Rule("distance"))
+    assert "uint8 color images of 12 px" in written(Rule("distance"), channels=3)
+
+
+def test_a_file_with_an_odd_name_can_be_asked_as_the_card_says():
+    text = written(Rule("distance"), file="my model;ls.onnx", note="two\nlines", pmal="1\n2")
+    assert "pmal predict 'my model;ls.onnx' image.png\n" in text
+    assert "InferenceSession('my model;ls.onnx')" in text
+    assert "two\\nlines" in text
+    assert "pmal 1\\n2." in text
+
+
 def test_odd_names_stay_names():
-    text = card(class_names=("<script>alert(1)</script>", "a`b", "two\nlines"))
-    assert "`<script>alert(1)</script>`, `` a`b ``, `two\\nlines`" in text
+    text = card(class_names=("<script>alert(1)</script>", "a`b", "two\nlines", " "))
+    assert "`<script>alert(1)</script>`, `` a`b ``, `two\\nlines`, `   `" in text
 
 
 @pytest.mark.parametrize(("name", "channels"), [("distance", 1), ("softmax", 3)])

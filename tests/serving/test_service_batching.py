@@ -2,10 +2,12 @@
 
 import asyncio
 import dataclasses
+import threading
 
 import pytest
 import torch
 
+from pmal.ensemble.cost import network_cost
 from pmal.rejection.model import Rule
 from pmal.serving import service_batching
 from pmal.serving.service_batching import MicroBatcher, answer_padded, batch_size, is_steady
@@ -34,6 +36,10 @@ def test_the_size_follows_the_work_of_one_image_and_not_the_clock(monkeypatch):
     monkeypatch.setattr(service_batching, "LARGEST", 4)
     assert batch_size(model) == 4
     assert batch_size(model, 3) == 3
+    each = network_cost(model.classifier).multiplications
+    for limit, size in ((4 * each, 4), (4 * each - 1, 2)):
+        monkeypatch.setitem(service_batching.WORK, "cpu", limit)
+        assert batch_size(model) == size
 
 
 def test_where_the_place_in_a_batch_matters_images_go_one_by_one():
@@ -49,6 +55,7 @@ def test_where_the_place_in_a_batch_matters_images_go_one_by_one():
 
     assert is_steady(model, 4)
     assert not is_steady(Unsteady(), 4)
+    assert not is_steady(Unsteady(), 2)
     assert batch_size(Unsteady(), 4) == 1
 
 
@@ -145,3 +152,37 @@ def test_the_first_does_not_wait_longer_than_it_was_promised():
         return await asyncio.wait_for(batcher.ask("m", "a"), 5)
 
     assert asyncio.run(with_batcher(Log(), use, size=100, wait=0.01)) == "A"
+
+
+def test_the_first_waits_for_company():
+    log = Log()
+
+    async def use(batcher):
+        first = asyncio.ensure_future(batcher.ask("m", "a"))
+        await asyncio.sleep(0.01)  # the batcher has seen it
+        return await asyncio.gather(first, batcher.ask("m", "b"))
+
+    assert asyncio.run(with_batcher(log, use, size=2, wait=10)) == ["A", "B"]
+    assert log.batches == [("m", ["a", "b"])]
+
+
+@pytest.mark.parametrize("company", ["b", "bad"])
+def test_whoever_goes_while_its_batch_is_answered_takes_nobody_along(company):
+    began, go_on, log = threading.Event(), threading.Event(), Log()
+
+    def work(model, images):
+        began.set()
+        assert go_on.wait(10)
+        return log(model, images)
+
+    async def use(batcher):
+        asked = [asyncio.ensure_future(batcher.ask("m", letter)) for letter in ("a", company)]
+        await asyncio.to_thread(began.wait, 10)
+        asked[0].cancel()
+        go_on.set()
+        [_, found] = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 5)
+        return found, await asyncio.wait_for(batcher.ask("m", "c"), 5), batcher.alive
+
+    found, after, alive = asyncio.run(with_batcher(work, use, size=2))
+    assert isinstance(found, ValueError) if company == "bad" else found == "B"
+    assert (after, alive) == ("C", True)

@@ -185,12 +185,11 @@ def test_networks_side_by_side_are_a_row_of_their_own(monkeypatch):
     assert (alone["variant"], both["variant"]) == ("auto", "auto, 2 side by side")
     assert both["ratio"] > 0
     assert winners({"training": [alone, both | {"images_per_s": 1e9}]}) == {"small": "auto"}
-    text = bench_text(
-        {"manifest": {"hardware": {"threads": 1}}, "limits": limits.describe(), "notes": []}
-        | {kind: [] for kind in bench.KINDS if kind != "notes"}
-        | {"training": [alone, both]}
-    )
-    assert "2 side by side" in text
+    found = {"limits": limits.describe()} | {kind: [] for kind in bench.KINDS} | {"training": [alone, both]}
+    for hardware, name in (({"threads": 1}, "1 CPU threads"), ({"gpu": "some GPU"}, "some GPU")):
+        text = bench_text({"manifest": {"hardware": hardware}} | found)
+        assert "2 side by side" in text
+        assert text.startswith(f"{name}; matrix products: float32 1 TFLOP/s, ")
 
 
 def test_long_plans_are_worth_compiling_and_short_ones_are_not():

@@ -86,12 +86,12 @@ def _same_hardware(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 def duration(seconds: float) -> str:
     """For people.
 
-    >>> duration(42.4), duration(754), duration(7300)
-    ('42 s', '12 min 34 s', '2 h 01 min')
+    >>> duration(42.4), duration(59.9), duration(754), duration(7300)
+    ('42 s', '1 min 00 s', '12 min 34 s', '2 h 01 min')
     """
-    if seconds < 60:
-        return f"{seconds:.0f} s"
     minutes, rest = divmod(round(seconds), 60)
+    if not minutes:
+        return f"{rest} s"
     return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
