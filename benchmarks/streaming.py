@@ -4,8 +4,7 @@
     python -m benchmarks.streaming train --device cuda --json benchmarks/results/speed/streaming-h200.json
 
 decode: images per second and core, of ours and of what a plain loop does (Pillow, and a DataLoader of single
-float images); how soon processes start. By processor time where one core works, so that other load on the
-machine does not count.
+float images). By processor time where one core works, so that other load on the machine does not count.
 train: epochs of one training on a set of the shape of ImageNet: images on the device already, streamed, and
 kept decoded (`--cache`); and the share of the time in which the device waited for images.
 """
@@ -15,7 +14,6 @@ import functools
 import io
 import itertools
 import json
-import multiprocessing
 import os
 import tempfile
 import time
@@ -39,18 +37,18 @@ from pmal.config import DataConfig, EncoderConfig, Resources, RunConfig, Trainin
 from pmal.data.batches import ImageBatches, ResidentImages, StreamedImages, sequential_plan
 from pmal.data.decode import decode, decode_fitted, fit_to, verify
 from pmal.data.decoded import DecodedImages, scratch_file
-from pmal.data.loading import MANY_IMAGES, SampleDataset, load_images, verify_images
+from pmal.data.loading import SampleDataset, load_images, verify_images
 from pmal.data.parts import STATISTICS_LIMIT, training_statistics
 from pmal.data.samples import Samples
-from pmal.data.sources.folder import FileStore, PathTable
-from pmal.data.workers import Plan, Workers
+from pmal.data.sources.folder import FileStore
+from pmal.data.workers import Plan
 from pmal.ensemble import training
 from pmal.ensemble.classifier import ClassifierSpec
 from pmal.ensemble.classifiers import make_learner, untrained
 from pmal.ensemble.training import TrainingSet
 from pmal.speed.timing import Stopwatch, in_turns
 
-IMAGENET_IMAGES, LONG_TAIL_IMAGES, CORES = 1_281_167, 115_562, 16
+IMAGENET_IMAGES, CORES = 1_281_167, 16
 SHAPES = (((500, 375), 224), ((500, 375), 112), ((500, 375), 64), ((2000, 1500), 224), ((8, 8), 8))
 """Width and height of the JPEG, and the wanted size. The last costs what Python does about each image."""
 GPU_IMAGES_PER_S = 6700
@@ -152,44 +150,6 @@ def loader_rows(folder: str, pictures: int, workers: int, repeat: int) -> list[d
     return rows
 
 
-def process_rows(folder: str, pictures: int) -> dict[str, float]:
-    """Processes beside what stood in their place, by the clock.
-
-    Start: seconds until 16 have the first batch of a set with as many names as ImageNet-LT, each a new
-    interpreter, or forked from one process that has torch imported, the first time and later.
-    Verification: images per second in threads, and in processes, their start counted in.
-    """
-    files = write_pictures(folder, pictures)
-
-    def named(count: int) -> Samples:
-        store = FileStore(folder, PathTable(itertools.islice(itertools.cycle(files), count)))
-        return Samples.whole(store, np.zeros(count, np.int64), ("all",))
-
-    def first_batch() -> None:
-        images = Workers(SampleDataset(named(LONG_TAIL_IMAGES), 224, 3), CORES)
-        next(images.results(sequential_plan(CORES, 1)))
-
-    def verified(many: int) -> None:
-        with mock.patch("pmal.data.loading.MANY_IMAGES", many):
-            verify_images(named(MANY_IMAGES))
-
-    spawned = mock.patch("pmal.data.workers._starter", return_value=multiprocessing.get_context("spawn"))
-    found: dict[str, float] = {"started": CORES, "names": LONG_TAIL_IMAGES, "verified": MANY_IMAGES}
-    found |= {"start_forked_first_s": seconds_of(first_batch), "start_forked_s": seconds_of(first_batch)}
-    with spawned:
-        found["start_spawned_s"] = seconds_of(first_batch)
-    for name, many in (("threads", MANY_IMAGES + 1), ("processes", MANY_IMAGES)):
-        found[f"verified_in_{name}_per_s"] = MANY_IMAGES / seconds_of(functools.partial(verified, many))
-    print(json.dumps(found), flush=True)
-    return found
-
-
-def seconds_of(work: Callable[[], None]) -> float:
-    begin = time.perf_counter()
-    work()
-    return time.perf_counter() - begin
-
-
 def cache_rates(folder: str, images: int = 2048, batch_size: int = 256) -> dict[str, float]:
     """Of a file of decoded images (`--cache`), in random order: written, then read, mostly from memory."""
     random = torch.Generator().manual_seed(0)
@@ -225,10 +185,9 @@ def run_decode(options: argparse.Namespace) -> dict[str, Any]:
     rows = decode_rows(options.pictures, options.repeat)
     with tempfile.TemporaryDirectory() as folder:
         loaders = loader_rows(folder, 4 * options.pictures, options.workers, options.repeat)
-        processes, cache = process_rows(folder, options.pictures), cache_rates(folder)
-    found = {"decode": rows, "loaders": loaders, "processes": processes, "cache": cache}
+        cache = cache_rates(folder)
     load = {"load_average": os.getloadavg()[0]}  # above the workers' number, others slowed the loaders down
-    return found | {"imagenet": before_training(rows)} | load
+    return {"decode": rows, "loaders": loaders, "cache": cache, "imagenet": before_training(rows)} | load
 
 
 # -- train --

@@ -1,0 +1,90 @@
+"""Worker processes beside what stood in their place: python -m benchmarks.processes --json RESULT.json
+
+Start: seconds until 16 of them have begun with a set of as many names as ImageNet-LT, and have ended; each a
+new interpreter (spawned), or forked from one process that has torch imported, the first time and later.
+Verification: images per second in threads, and in processes, their start and end counted in.
+
+In a file of its own: a new process imports the main module, and those of other benchmarks import more than
+the command line's does.
+"""
+
+import argparse
+import json
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import torch
+
+from benchmarks.synthetic import draw_picture, encode_jpeg
+from pmal._runtime.files import make_folder, write_json
+from pmal._runtime.manifest import describe_environment
+from pmal.data.loading import MANY_IMAGES, SampleDataset, verify_images
+from pmal.data.samples import Samples
+from pmal.data.sources.folder import FileStore, PathTable
+from pmal.data.workers import Workers
+
+PROCESSES, NAMES, DISTINCT = 16, 115_562, 64
+VERIFIED = 4 * MANY_IMAGES
+
+
+def samples_of(folder: str, count: int) -> Samples:
+    """Photographs of 500 x 375 px under many names: a few files again and again."""
+    names = [f"{number % DISTINCT}.JPEG" for number in range(count)]
+    return Samples.whole(FileStore(folder, PathTable(names)), np.zeros(count, np.int64), ("all",))
+
+
+def measure(folder: str) -> dict[str, float]:
+    random = np.random.default_rng(0)
+    for number in range(DISTINCT):
+        picture = encode_jpeg(draw_picture(random, 500, 375, number))
+        (Path(folder) / f"{number}.JPEG").write_bytes(picture)
+    dataset, plan = SampleDataset(samples_of(folder, NAMES), 224, 3), torch.arange(PROCESSES).split(1)
+    verified = samples_of(folder, VERIFIED)
+
+    def start() -> None:
+        workers = Workers(dataset, PROCESSES)
+        list(workers.results(plan))
+        workers.end()
+
+    def verify(many: int) -> None:
+        with mock.patch("pmal.data.loading.MANY_IMAGES", many):
+            verify_images(verified)
+
+    spawning = mock.patch("pmal.data.workers._starter", return_value=multiprocessing.get_context("spawn"))
+    found: dict[str, float] = {"started": PROCESSES, "names": NAMES, "verified": VERIFIED}
+    found |= {"start_forked_first_s": seconds_of(start), "start_forked_s": seconds_of(start)}
+    with spawning:
+        found["start_spawned_s"] = seconds_of(start)
+    for name, many in (("threads", VERIFIED + 1), ("processes", VERIFIED)):
+        found[f"verified_in_{name}_per_s"] = VERIFIED / seconds_of(lambda many=many: verify(many))
+    return found
+
+
+def seconds_of(work: Callable[[], None]) -> float:
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        found = measure(folder)
+    print(json.dumps(found, indent=2))
+    if options.json:
+        make_folder(options.json.parent)
+        about = describe_environment(torch.device("cpu"))
+        write_json(options.json, {"processes": found, "manifest": about})
+
+
+if __name__ == "__main__":
+    main()
