@@ -213,7 +213,7 @@ def speed_processes_table() -> str:
             cores = f"{result['manifest']['hardware']['cpus']} CPU cores"
             now = f"{found['start_forked_first_s']:.1f}, later {found['start_forked_s']:.1f}"
             names = f"{rounded(found['names'])} names"
-            starts = f"seconds until {found['started']} processes have begun with a set of {names}"
+            starts = f"seconds to start {found['started']} processes on a set of {names}, and to end them"
             lines.append(f"| {cores} | {starts} | {found['start_spawned_s']:.1f} | {now} |")
             rates = [rounded(found[f"verified_in_{way}_per_s"]) for way in ("threads", "processes")]
             verified = f"images verified per second, {rounded(found['verified'])} of them"
