@@ -1,8 +1,10 @@
 import copy
+import multiprocessing
 import os
 import signal
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,6 +12,7 @@ from pmal._runtime.signals import (
     STOPPING,
     deferred_signals,
     leave_interrupts_to_parent,
+    stop_with_parent,
     uninterrupted_starts,
 )
 from pmal.errors import Interrupted
@@ -137,3 +140,15 @@ def test_an_interruption_reaches_another_process_whole():
     there = copy.copy(sent)  # by what pickle does, too
     assert (type(there), str(there), there.exit_code) == (Interrupted, "interrupted: go on", 143)
     assert not isinstance(there, Exception)
+
+
+def test_a_process_whose_parent_is_gone_stops_as_if_asked_to(monkeypatch):
+    ended, sent = threading.Event(), []
+    parent = SimpleNamespace(join=ended.wait)
+    monkeypatch.setattr(multiprocessing, "parent_process", lambda: parent)
+    asked = threading.Event()
+    monkeypatch.setattr(os, "kill", lambda *words: sent.append((*words, ended.is_set())) or asked.set())
+    stop_with_parent()
+    ended.set()
+    assert asked.wait(5)
+    assert sent == [(os.getpid(), signal.SIGTERM, True)]

@@ -4,7 +4,6 @@ import errno
 import os
 import signal
 import sys
-import threading
 from types import SimpleNamespace
 
 import pytest
@@ -154,7 +153,7 @@ def test_an_interruption_reaches_every_cell_before_any_is_waited_for(processes, 
 @pytest.fixture
 def child(monkeypatch, capsys):
     """What `_work` does in its process when the cell fails: the code, and what is said."""
-    done, follows = [], threading.Event()
+    done = []
 
     def end(code):
         raise SystemExit(code)
@@ -173,8 +172,8 @@ def child(monkeypatch, capsys):
     monkeypatch.setattr(schedule.os, "setpgrp", lambda: done.append("group"))
     monkeypatch.setattr(schedule, "leave_interrupts_to_parent", lambda: done.append("interrupts"))
     monkeypatch.setattr(schedule, "raise_on_signals", lambda advice: done.append("signals"))
-    monkeypatch.setattr(schedule, "_follow_parent", follows.set)
-    work.done, work.follows = done, follows
+    monkeypatch.setattr(schedule, "stop_with_parent", lambda: done.append("parent"))
+    work.done = done
     return work
 
 
@@ -193,16 +192,4 @@ def test_a_cell_that_fails_in_its_process_says_why_and_ends_with_its_code(child,
     assert text in said
     assert said.count("\n") == 1
     # Ctrl-C in a terminal reaches a cell once, by its parent.
-    assert child.done == ["group", "interrupts", "signals", "work"]
-    assert child.follows.wait(5)
-
-
-def test_a_cell_whose_parent_is_gone_stops_as_if_asked_to(monkeypatch):
-    waited, sent = [], []
-    parent = SimpleNamespace(sentinel="parent")
-    monkeypatch.setattr(schedule.multiprocessing, "parent_process", lambda: parent)
-    monkeypatch.setattr(schedule, "wait", waited.append)
-    monkeypatch.setattr(schedule.os, "kill", lambda *words: sent.append((*words, len(waited))))
-    schedule._follow_parent()
-    assert waited == [["parent"]]
-    assert sent == [(os.getpid(), signal.SIGTERM, 1)]
+    assert child.done == ["group", "interrupts", "signals", "parent", "work"]

@@ -78,20 +78,20 @@ def leave_interrupts_to_parent(worker: int = 0) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
 
 
-def end_with_parent() -> None:
-    """In a process started by `multiprocessing`: end at once when the one that started it has ended.
+def stop_with_parent() -> None:
+    """In a process started by `multiprocessing`: stop as if asked to, when the one that started it is gone.
 
-    However that ended: killed, it ends no workers, and torch's own look for it does not see it where another
-    process stands between, of which workers are forked.
+    Killed, that one stops nobody. torch's workers look for another parent themselves, but those that are
+    forked from a process between keep that one alive, and it them.
     """
+    threading.Thread(target=_follow_parent, daemon=True).start()
+
+
+def _follow_parent() -> None:
     parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def end() -> None:
+    if parent is not None:
         parent.join()
-        os._exit(1)
-
-    threading.Thread(target=end, daemon=True).start()
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def raise_on_signals(advice: str) -> None:

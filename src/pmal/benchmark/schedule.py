@@ -8,7 +8,6 @@ import multiprocessing
 import os
 import signal
 import sys
-import threading
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +18,12 @@ from typing import TYPE_CHECKING, Any
 from pmal._runtime.devices import choose_device
 from pmal._runtime.progress import Display, Lines
 from pmal._runtime.session import Session, open_session
-from pmal._runtime.signals import leave_interrupts_to_parent, raise_on_signals, uninterrupted_starts
+from pmal._runtime.signals import (
+    leave_interrupts_to_parent,
+    raise_on_signals,
+    stop_with_parent,
+    uninterrupted_starts,
+)
 from pmal.benchmark.grid import Planned
 from pmal.benchmark.running import Places, run_cell
 from pmal.benchmark.shared import Key, classifier_keys
@@ -142,14 +146,6 @@ def _next_ready(
     return None
 
 
-def _follow_parent() -> None:
-    """Stop as if asked to, when the process that started this one is gone."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        os.kill(os.getpid(), signal.SIGTERM)
-
-
 def _work(
     one: Planned, places: Places, resources: Resources, position: int, beside: "SynchronizedArray[Any]"
 ) -> None:
@@ -159,7 +155,7 @@ def _work(
     leave_interrupts_to_parent()  # one that came while this process started
     try:
         raise_on_signals(GO_ON)
-        threading.Thread(target=_follow_parent, daemon=True).start()
+        stop_with_parent()
         session = open_session(resources, Named(Lines(), f"cell {position + 1}"))
         run_cell(one, places, session, lambda: int(beside[position]))
     except (PmalError, Interrupted, OSError) as error:

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 from torch.utils.data._utils import signal_handling
 
 from pmal._runtime.launch import usable_cores
-from pmal._runtime.signals import end_with_parent, leave_interrupts_to_parent, uninterrupted_starts
+from pmal._runtime.signals import leave_interrupts_to_parent, stop_with_parent, uninterrupted_starts
 from pmal.errors import DataError, PmalError
 
 Plan = Sequence[torch.Tensor]
@@ -130,7 +130,7 @@ def worker_died(error: Exception) -> Exception:
 
 def _begin(worker: int) -> None:
     leave_interrupts_to_parent()
-    end_with_parent()
+    stop_with_parent()
 
 
 def _as_it_is(batch: Any) -> Any:
