@@ -16,6 +16,9 @@ settings.register_profile("ci", derandomize=True)
 if os.environ.get("CI"):
     settings.load_profile("ci")
 
+# A shell starts what runs in its background deaf to Ctrl-C, and so would be all that tests start and stop.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 @pytest.fixture
 def handlers():
