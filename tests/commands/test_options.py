@@ -1,21 +1,12 @@
 """How a command starts."""
 
-import signal
-
 import pytest
 
 from pmal._runtime.progress import Silent
-from pmal._runtime.signals import STOPPING
 from pmal.commands.options import checked, start_display
 from pmal.errors import UsageError
 
-
-@pytest.fixture(autouse=True)
-def handlers():
-    before = {number: signal.getsignal(number) for number in STOPPING}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+pytestmark = pytest.mark.usefixtures("handlers")
 
 
 def test_work_that_cannot_be_shared_is_refused_in_several_processes(monkeypatch):

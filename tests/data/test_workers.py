@@ -62,6 +62,19 @@ def test_an_error_is_the_worker_s_own_line_and_the_next_plan_goes_on():
     assert list(workers.results(PLAN[2:])) == SQUARES[2:]
 
 
+class Copied(Squares):
+    """Cannot be made ready for workers."""
+
+    def __getstate__(self):
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()  # it may take long: Ctrl-C is heard
+        raise DataError("/tmp: no room for a copy: set TMPDIR")
+
+
+def test_an_error_before_they_start_keeps_its_words():
+    with pytest.raises(DataError, match=r"^/tmp: no room for a copy: set TMPDIR$"):
+        list(Workers(Copied(), 1).results(PLAN))
+
+
 def test_one_that_dies_is_told_of_in_one_line_and_its_end_is_left_to_us():
     """torch would have its own handler of SIGCHLD raise wherever the program is."""
     before, workers = signal.getsignal(signal.SIGCHLD), Workers(Squares(), 1)
@@ -79,6 +92,7 @@ def test_one_that_dies_is_told_of_in_one_line_and_its_end_is_left_to_us():
     [
         (OSError("AF_UNIX path too long"), r"\(AF_UNIX path too long\): set TMPDIR to a shorter path"),
         (OSError(errno.EAGAIN, "no more processes"), r"\(no more processes\): try fewer --workers"),
+        (EOFError("unexpected EOF"), r"\(the one they are forked from has ended\): try fewer --workers"),
     ],
 )
 def test_those_that_cannot_start_are_told_of_in_one_line(error, words, monkeypatch):
@@ -108,6 +122,22 @@ def test_they_come_from_one_process_that_has_torch_and_no_threads():
     assert re.search(r"Threads:\s*1\n", Path(f"/proc/{parent}/status").read_text())
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere each is a new interpreter")
+def test_what_others_fork_is_theirs():
+    """The interpreter's own server has no signals blocked by us, and none of our imports."""
+    list(Workers(Squares(), 1).results(PLAN))
+    others = multiprocessing.get_context("forkserver")
+    process = others.Process(target=time.sleep, args=(60,))
+    process.start()
+    try:
+        assert "libtorch" not in Path(f"/proc/{process.pid}/maps").read_text()
+        process.terminate()
+        process.join(10)
+        assert process.exitcode == -signal.SIGTERM
+    finally:
+        process.kill()
+
+
 _STREAM = """
 import multiprocessing, time
 from tests.data.test_workers import PLAN, Squares
@@ -121,13 +151,18 @@ if __name__ == "__main__":
 
 
 @IN_PROC
-def test_they_end_with_a_process_that_is_killed(tmp_path):
-    script = tmp_path / "stream.py"
+@pytest.mark.parametrize("shadow", [False, True], ids=["", "beside another PIL.py"])
+def test_they_end_with_a_process_that_is_killed(tmp_path, shadow):
+    """What lies in the current folder is not imported, though the first of them is started by words."""
+    script, folder = tmp_path / "stream.py", tmp_path / "current"
     script.write_text(_STREAM)
+    folder.mkdir()
+    if shadow:
+        (folder / "PIL.py").write_text("raise RuntimeError('not Pillow')")
     paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    words = [sys.executable, script]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as process:
+    words, pipe = [sys.executable, script], subprocess.PIPE
+    with subprocess.Popen(words, stdout=pipe, text=True, env=environment, cwd=folder) as process:
         workers = process.stdout.readline().split()
         process.kill()
     assert len(workers) == 2

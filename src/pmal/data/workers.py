@@ -7,6 +7,7 @@ import warnings
 import weakref
 from collections.abc import Iterator, Sequence
 from multiprocessing.context import BaseContext
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
@@ -44,7 +45,8 @@ class Workers(Generic[Result]):
             return
         except DataError as error:
             # torch hands a worker's error on with its traceback; the last line is the message itself.
-            lost: Exception = DataError(str(error).strip().splitlines()[-1].partition("DataError: ")[2])
+            last = str(error).strip().splitlines()[-1]
+            lost: Exception = DataError(last.partition("DataError: ")[2] or last)
             error.__traceback__ = None
         except RuntimeError as error:
             lost = worker_died(error)
@@ -71,19 +73,19 @@ class Workers(Generic[Result]):
             try:
                 with uninterrupted_starts(), _unwatched_starts():
                     return iter(self._loader)
-            except OSError as error:
+            except (OSError, EOFError) as error:
                 self._loader = None
-                fix = "set TMPDIR to a shorter path" if "AF_UNIX" in str(error) else "try fewer --workers"
-                reason = error.strerror or error
-                raise PmalError(f"processes that decode images cannot start ({reason}): {fix}") from None
+                raise _no_start(error) from None
 
     def _make_loader(self) -> DataLoader[Result]:
+        # Some sets are copied to disk for workers. Now, when Ctrl-C is still heard: it may take long.
+        ForkingPickler.dumps(self.dataset)
         return DataLoader(
             self.dataset,
             batch_sampler=self._plan,
             collate_fn=_as_it_is,
             num_workers=self.count,
-            multiprocessing_context=_starter(type(self.dataset).__module__),
+            multiprocessing_context=_starter(),
             persistent_workers=True,  # the plan is exchanged between epochs instead
             worker_init_fn=_begin,
             pin_memory=self.pinned,
@@ -91,18 +93,27 @@ class Workers(Generic[Result]):
         )
 
 
-def _starter(module: str) -> BaseContext:
+def _starter() -> BaseContext:
     """How workers start: never by a fork of this process, which can hang after torch has used threads.
 
     A new interpreter each takes seconds to import torch. On Linux one process does that for all, and is
     forked before it does anything else: workers are there at once, and have its memory in common.
-    module: what they need.
     """
     if sys.platform != "linux":
         return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["__main__", module])
-    return context
+    from pmal._runtime.forking import forking_from
+
+    return forking_from("pmal.data.loading")
+
+
+def _no_start(error: OSError | EOFError) -> PmalError:
+    if isinstance(error, EOFError):
+        reason, fix = "the one they are forked from has ended", "try fewer --workers"
+    elif "AF_UNIX" in str(error):
+        reason, fix = str(error), "set TMPDIR to a shorter path"
+    else:
+        reason, fix = error.strerror or str(error), "try fewer --workers"
+    return PmalError(f"processes that decode images cannot start ({reason}): {fix}")
 
 
 @contextlib.contextmanager
