@@ -166,7 +166,7 @@ def cache_rates(folder: str, images: int = 2048, batch_size: int = 256) -> dict[
 
 
 def before_training(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """What ImageNet costs until the first step on 16 cores, if they are 16 times one; the disk not counted."""
+    """What ImageNet costs until the first step, if 16 cores are 16 times one; the disk not counted."""
     speed = rows[0]["images_per_core_s"]
     every = -(-IMAGENET_IMAGES // STATISTICS_LIMIT)
     return {
