@@ -3,7 +3,7 @@
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -51,30 +51,34 @@ def fitting_reader(samples: Samples, size: int, channels: int) -> Callable[[int]
     return lambda position: fit_to(store.read(int(ids[position])), size, channels)
 
 
+def try_each(positions: Iterable[int], attempt: Callable[[int], None]) -> list[tuple[int, str]]:
+    """The positions at which it raised `BadImage`, with the reason."""
+    bad = []
+    for position in positions:
+        try:
+            attempt(position)
+        except BadImage as reason:
+            bad.append((position, str(reason)))
+    return bad
+
+
 def try_all(
     count: int, attempt: Callable[[int], None], workers: int, advance: Advance | None
 ) -> list[tuple[int, str]]:
-    """Attempt every position; those that raised `BadImage`, in order, with its reason.
+    """`try_each` of all positions, in threads.
 
     `workers`: threads, because Pillow lets go of the interpreter while it decodes. 0: one per core, or none
     where the first images are so small that threads would wait for the interpreter most of the time.
     """
 
-    def try_one(position: int) -> list[tuple[int, str]]:
-        try:
-            attempt(position)
-        except BadImage as reason:
-            return [(position, str(reason))]
-        return []
-
     def go_through(start: int) -> list[tuple[int, str]]:
-        return [bad for position in range(start, min(start + _CHUNK, count)) for bad in try_one(position)]
+        return try_each(range(start, min(start + _CHUNK, count)), attempt)
 
     found: list[tuple[int, str]] = []
     seconds: list[float] = []
     for position in range(min(_CHUNK, count)):
         begin = time.perf_counter()
-        found += try_one(position)
+        found += try_each([position], attempt)
         seconds.append(time.perf_counter() - begin)
     if advance:
         advance(len(seconds))

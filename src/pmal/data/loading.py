@@ -14,7 +14,15 @@ from torch.utils.data import Dataset
 
 from pmal._runtime.progress import Advance
 from pmal.data.decode import verify
-from pmal.data.fitting import BadSample, fitting_reader, listed, positions_without, read_fitted, try_all
+from pmal.data.fitting import (
+    BadSample,
+    fitting_reader,
+    listed,
+    positions_without,
+    read_fitted,
+    try_all,
+    try_each,
+)
 from pmal.data.samples import ArrayStore, BadImage, EncodedStore, Samples, VectorStore, evenly
 from pmal.data.workers import Workers
 from pmal.errors import DataError, UsageError
@@ -133,13 +141,7 @@ class _BadImages(Dataset[list[tuple[int, str]]]):
         return len(self.samples)
 
     def __getitems__(self, positions: list[int]) -> list[tuple[int, str]]:
-        check, bad = _check_of(self.samples), []
-        for position in positions:
-            try:
-                check(position)
-            except BadImage as reason:
-                bad.append((position, str(reason)))
-        return bad
+        return try_each(positions, _check_of(self.samples))
 
 
 class SampleDataset(Dataset[torch.Tensor]):
