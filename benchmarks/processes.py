@@ -9,6 +9,7 @@ the command line's does.
 """
 
 import argparse
+import itertools
 import json
 import multiprocessing
 import tempfile
@@ -20,7 +21,7 @@ from unittest import mock
 import numpy as np
 import torch
 
-from benchmarks.synthetic import draw_picture, encode_jpeg
+from benchmarks.synthetic import write_pictures
 from pmal._runtime.files import make_folder, write_json
 from pmal._runtime.manifest import describe_environment
 from pmal.data.loading import MANY_IMAGES, SampleDataset, verify_images
@@ -32,19 +33,16 @@ PROCESSES, NAMES, DISTINCT = 16, 115_562, 64
 VERIFIED = 4 * MANY_IMAGES
 
 
-def samples_of(folder: str, count: int) -> Samples:
-    """Photographs of 500 x 375 px under many names: a few files again and again."""
-    names = [f"{number % DISTINCT}.JPEG" for number in range(count)]
+def samples_of(folder: str, files: list[str], count: int) -> Samples:
+    """Photographs under many names: a few files again and again."""
+    names = itertools.islice(itertools.cycle(files), count)
     return Samples.whole(FileStore(folder, PathTable(names)), np.zeros(count, np.int64), ("all",))
 
 
 def measure(folder: str) -> dict[str, float]:
-    random = np.random.default_rng(0)
-    for number in range(DISTINCT):
-        picture = encode_jpeg(draw_picture(random, 500, 375, number))
-        (Path(folder) / f"{number}.JPEG").write_bytes(picture)
-    dataset, plan = SampleDataset(samples_of(folder, NAMES), 224, 3), torch.arange(PROCESSES).split(1)
-    verified = samples_of(folder, VERIFIED)
+    files = write_pictures(folder, DISTINCT)
+    dataset, plan = SampleDataset(samples_of(folder, files, NAMES), 224, 3), torch.arange(PROCESSES).split(1)
+    verified = samples_of(folder, files, VERIFIED)
 
     def start() -> None:
         workers = Workers(dataset, PROCESSES)

@@ -27,7 +27,7 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
-from benchmarks.synthetic import draw_picture, encode_jpeg
+from benchmarks.synthetic import draw_picture, encode_jpeg, write_pictures
 from pmal._runtime.files import make_folder, write_json
 from pmal._runtime.launch import usable_cores
 from pmal._runtime.manifest import describe_environment
@@ -250,15 +250,6 @@ class Repeated:
 
     def stream(self, plan: Plan) -> Iterator[torch.Tensor]:
         return self.images.stream([positions % len(self.images) for positions in plan])
-
-
-def write_pictures(folder: str, count: int) -> list[str]:
-    """Photographs of 500 x 375 px, by their names in the folder."""
-    random = np.random.default_rng(0)
-    for number in range(count):
-        path = Path(folder) / f"{number}.JPEG"
-        path.write_bytes(encode_jpeg(draw_picture(random, 500, 375, number)))
-    return [f"{number}.JPEG" for number in range(count)]
 
 
 def train_epochs(

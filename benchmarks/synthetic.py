@@ -52,6 +52,15 @@ def encode_jpeg(picture: Image.Image) -> bytes:
     return buffer.getvalue()
 
 
+def write_pictures(folder: str, count: int) -> list[str]:
+    """Photographs of 500 x 375 px, by their names in the folder."""
+    random = np.random.default_rng(0)
+    for number in range(count):
+        path = Path(folder) / f"{number}.JPEG"
+        path.write_bytes(encode_jpeg(draw_picture(random, 500, 375, number)))
+    return [f"{number}.JPEG" for number in range(count)]
+
+
 def write_folder(
     root: Path,
     per_class: list[int],

@@ -15,7 +15,7 @@ from typing import Any
 class _Server(forkserver.ForkServer):
     """Imports nothing from the current folder, and has no threads, which a fork would leave behind."""
 
-    read_signed = staticmethod(forkserver.read_signed)
+    read_signed = staticmethod(forkserver.read_signed)  # what a start asks the module for besides
 
     def ensure_running(self) -> None:
         wanted = {"PYTHONSAFEPATH": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -34,6 +34,8 @@ _launching = threading.Lock()
 
 
 class _Process(ForkServerProcess):
+    """Started in multiprocessing's own way, which finds our server where it looks for its own."""
+
     @staticmethod
     def _Popen(process_obj: BaseProcess) -> popen_forkserver.Popen:  # noqa: N802
         module: Any = popen_forkserver
