@@ -1,147 +1,272 @@
 """Settings compared without any test image: some known classes of a split play the unknown ones.
 
-    python benchmarks/search.py cifar10 --split 0 --unknown 2 --epochs 40 \
-        --try "" "optimization.weight=2 optimization.margin=0.8" "encoder.projection=linear"
+    python -m benchmarks.search cifar10 --splits 0,2,4 --unknown 2 --epochs 100 --jobs 6 \
+        --try "" "optimization.temperature=0.1 optimization.margin=0" "encoder.options.dropout=0.2"
 
-Of the training images of the split's known classes a fifth is kept for testing, as known or unknown ones. A
-setting that concerns the second training alone shares the classifiers of the others. Softmax of equal length
-stands beside every kind of network. Writes one JSON into benchmarks/results/search/.
+Of the training images of the split's known classes a fifth is kept for testing, as known or unknown ones.
+Tries that differ in mining or the second training alone share their classifiers. --softmax names the lengths
+of plain classifiers that stand beside them; each row says its passes per image. Writes one JSON for every
+split into benchmarks/results/search/; --scores also keeps what every network says of every image, so that
+scores can be compared without another training.
 """
 
 import argparse
 import dataclasses
 import itertools
 import json
+import multiprocessing
 import shutil
+import sys
 import tempfile
 import time
+from collections import defaultdict
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from pmal import pipeline
 from pmal._runtime.files import make_folder, write_json
-from pmal._runtime.manifest import describe_environment
-from pmal._runtime.progress import Lines
-from pmal._runtime.session import open_session
+from pmal._runtime.gpu_sharing import shared_gpu
+from pmal.benchmark.grid import whole_numbers
 from pmal.config import Resources, RunConfig, build, merge, parse_assignment, read_recipe
-from pmal.data.parts import open_part
-from pmal.data.protocols import Split
-from pmal.data.sources.registry import open_source
-from pmal.data.task import TEST_SHARE, Task, choose_split, hold_out, make_task
-from pmal.ensemble.embeddings import embed_images
-from pmal.rejection.scores import ScoreScale, combined_score, unknown_scores
-from pmal.reporting.metrics import auroc
-from pmal.serving.bundle import load_model
 
-SECOND = ("optimization.", "rejection.")
+SECOND = ("mining.", "optimization.", "rejection.")
 """Settings that leave the classifiers as they are."""
+
+
+@dataclass(frozen=True)
+class Try:
+    """A method with some settings on one validation problem."""
+
+    method: str
+    source: str
+    family: str
+    split: int
+    unknown: int
+    partition: int
+    recipe: str
+    encoder: str
+    epochs: int
+    seed: int
+    settings: str
+    data_root: str | None
+    length: int = 0
+    """Epochs of a plain classifier that stands beside the tries."""
+
+    @property
+    def problem(self) -> str:
+        label = f"{self.source}-{self.family}{self.split}-{self.unknown}out{self.partition}"
+        return f"{label}-{self.encoder}-{self.recipe}{self.epochs}-seed{self.seed}"
+
+    @property
+    def first(self) -> "Try":
+        """What trains the classifiers that this one goes on from."""
+        words = [word for word in self.settings.split() if not word.startswith(SECOND)]
+        return dataclasses.replace(self, settings=" ".join(words))
+
+    @property
+    def name(self) -> str:
+        length = [str(self.length)] if self.length else []
+        return "-".join([self.method, *length, *self.settings.split()]).replace("/", "_")
+
+    def config(self) -> RunConfig:
+        named = {
+            "method": self.method,
+            "seed": self.seed,
+            "data": {"source": self.source, "family": self.family, "split": self.split},
+            "encoder": {"name": self.encoder},
+            "training": {"epochs": self.length or self.epochs},
+        }
+        words = map(parse_assignment, self.settings.split())
+        return build(RunConfig, merge(read_recipe(self.recipe), named, *words))
 
 
 def main() -> None:
     args = parse_arguments()
-    session = open_session(Resources(data_root=args.data_root), Lines(every=60.0))
-    base = {
-        "seed": args.seed,
-        "data": {"source": args.source, "family": args.family, "split": args.split},
-        "encoder": {"name": args.encoder},
-        "training": {"epochs": args.epochs},
-    }
-    folder, rows = Path(tempfile.mkdtemp()), []
-    label = f"{args.source}-{args.family}{args.split}-{args.unknown}out{args.partition}"
-    out = make_folder(args.out) / f"{label}-{args.encoder}-{args.recipe}{args.epochs}-seed{args.seed}.json"
-    tries = [("pmal", text) for text in args.tries]
-    networks = dict.fromkeys(" ".join(of_first(text)) for text in args.tries)
-    tries += [("softmax", text) for text in networks]
-    try:
-        for method, text in tries:
-            rows.append(attempt(method, text, base, args, folder, session))
-            print(json.dumps(rows[-1]), flush=True)
-            manifest = describe_environment(session.device)
-            about = {"command": command(args), "rows": rows, "manifest": manifest}
-            write_json(out, about)
-    finally:
-        shutil.rmtree(folder)
+    work = args.work or Path(tempfile.mkdtemp())
+    rows, failed = defaultdict(list), []
+    with shared_gpu() as shared, executor(args.jobs) as pool:
+        print(f"{args.jobs} at a time{', side by side on the GPU' if shared else ''}", flush=True)
+        waiting = defaultdict(list)
+        for one in all_tries(args):
+            waiting[one.first].append(one)
+        running = {pool.submit(prepare, first, work): first for first in waiting}
+        lengths = itertools.product(args.softmax, {one.split: one for one in all_tries(args)}.values())
+        for length, one in lengths:
+            plain = dataclasses.replace(one, method="softmax", settings="", length=length)
+            running[pool.submit(attempt, plain, work, args.scores)] = plain
+        while running:
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                one = running.pop(future)
+                try:
+                    found = future.result()
+                except Exception as error:  # the other tries go on
+                    failed.append(f"{one.problem} {one.name}: {error!r}")
+                    print(failed[-1], file=sys.stderr, flush=True)
+                    continue
+                if found is None:
+                    new = waiting.pop(one)
+                    running |= {
+                        pool.submit(attempt, next_one, work, args.scores): next_one for next_one in new
+                    }
+                    continue
+                rows[one.problem].append(found)
+                print(json.dumps(found), flush=True)
+                write_rows(args.out, one.problem, rows[one.problem])
+    if args.work is None:
+        shutil.rmtree(work)
+    sys.exit(1 if failed else 0)
 
 
-def attempt(method, text, base, args, folder, session):
+def executor(jobs: int) -> ProcessPoolExecutor:
+    # Spawned: a forked process could not use a GPU that this one has seen.
+    return ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"))
+
+
+def all_tries(args) -> list[Try]:
+    return [
+        Try("pmal", args.source, args.family, split, args.unknown, args.partition, args.recipe, args.encoder,
+            args.epochs, args.seed, text, args.data_root)
+        for split in whole_numbers(args.splits, "--splits")
+        for text in args.tries
+    ]  # fmt: skip
+
+
+def prepare(first: Try, work: Path) -> None:
+    """Train the classifiers of a kind of network and embed the training set: what its tries begin with."""
+    from pmal import pipeline
+
+    place, session = work / first.problem / first.name, open_quiet_session(first)
+    if (place / "embeddings" / "1.json").exists():
+        return
+    config, task = first.config(), validation_task(first)
+    for stage in ("classifiers", "embeddings"):
+        pipeline.fit(config, place, session, only=stage, task=task)
+
+
+def attempt(one: Try, work: Path, scores: Path | None) -> dict:
     """One setting, trained and measured."""
-    settings = merge(read_recipe(args.recipe), base, *map(parse_assignment, text.split()))
-    config = build(RunConfig, settings | {"method": method})
-    if method == "softmax":  # as long as both trainings together
-        training = dataclasses.replace(config.training, epochs=2 * config.training.epochs)
-        config = dataclasses.replace(config, training=training)
-    place = folder / "-".join([method, *of_first(text)]).replace("/", "_")
+    from pmal import pipeline
+    from pmal.benchmark.passes import image_passes
+
+    config, task, session = one.config(), validation_task(one), open_quiet_session(one)
+    place = work / one.problem / f"try-{one.name}"
     begin = time.perf_counter()
-    start = "optimization" if method == "pmal" and place.exists() else None
-    metrics = pipeline.fit(config, place, session, start=start, task=validation_task(config, args))
-    combined = combinations(place, config, args, session) if "combined" in metrics["scores"] else {}
+    start = None
+    if one.method == "pmal" and not place.exists():
+        shutil.copytree(work / one.problem / one.first.name, place)
+        start = "mining"
+    metrics = pipeline.fit(config, place, session, start=start, task=task)
+    if scores is not None:
+        keep_scores(one, place, make_folder(scores), session)
     return {
-        "method": method,
-        "settings": text,
+        "method": one.method,
+        "settings": one.settings,
         "epochs": config.training.epochs,
-        "known": list(validation_task(config, args).class_names),
+        "second_epochs": config.second_training.epochs if one.method == "pmal" else 0,
+        "passes": image_passes(config, len(task.class_names)),
+        "known": list(task.class_names),
         "accuracy": metrics["accuracy"]["value"],
-        "auroc": {name: row["auroc"]["value"] for name, row in metrics["scores"].items()},
-        "oscr": {name: row["oscr"]["value"] for name, row in metrics["scores"].items()},
-        "combined": combined,
+        "auroc": of_scores(metrics, "auroc"),
+        "oscr": of_scores(metrics, "oscr"),
+        **({"first": figures(metrics["softmax"])} if "softmax" in metrics else {}),
         "seconds": time.perf_counter() - begin,
     }
 
 
-def combinations(place, config, args, session):
-    """AUROC of the combined score, made of any two or three scores."""
-    model, task = load_model(place / "model", session.device), validation_task(config, args)
-    shape = model.classifier.spec.image_shape
-    parts = [open_part("test", part, shape, session) for part in (task.test, task.unknown)]
-    embedded = [embed_images(model.classifier, part.images) for part in parts]
-    known, unknown = (unknown_scores(*one, model.reference) for one in embedded)
-    found = {}
-    for names in (c for n in (2, 3) for c in itertools.combinations(known, n)):
-        scale = ScoreScale.fit({name: model.calibration.scores[name][::2] for name in names})
-        found["+".join(names)] = float(auroc(*(combined_score(part, scale) for part in (known, unknown))))
-    return found
+def figures(metrics: dict) -> dict:
+    return {"accuracy": metrics["accuracy"]["value"], "auroc": of_scores(metrics, "auroc")}
 
 
-def validation_task(config, args) -> Task:
+def of_scores(metrics: dict, figure: str) -> dict:
+    return {name: row[figure]["value"] for name, row in metrics["scores"].items()}
+
+
+def keep_scores(one: Try, place: Path, folder: Path, session) -> None:
+    """What the network, its mirror image and its first classifiers say of every test image, as one .npz."""
+    import torch
+
+    from pmal.data.batches import ResidentImages
+    from pmal.data.parts import open_part
+    from pmal.ensemble.classifiers import load_classifiers
+    from pmal.ensemble.embeddings import embed_images
+    from pmal.rejection.scores import class_distances, neighbor_score
+    from pmal.serving.bundle import load_model
+
+    model, task = load_model(place / "model", session.device), validation_task(one)
+    shape, arrays = model.classifier.spec.image_shape, {}
+    for name, samples in (("known", task.test), ("unknown", task.unknown)):
+        part = open_part("test", samples, shape, session)
+        mirrored = ResidentImages(part.images.images.flip(3), session.device)
+        arrays[f"{name}.labels"] = samples.labels
+        for view, images in (("plain", part.images), ("mirrored", mirrored)):
+            z_ND, logits_NK = embed_images(model.classifier, images)
+            arrays[f"{name}.{view}.logits"] = logits_NK.numpy()
+            arrays[f"{name}.{view}.length"] = torch.linalg.vector_norm(z_ND, dim=1).numpy()
+            if model.reference is not None:
+                on_device = z_ND.to(session.device)
+                arrays[f"{name}.{view}.distances"] = class_distances(on_device, model.reference).cpu().numpy()
+                nearest = neighbor_score(on_device, model.reference.training_ND)
+                arrays[f"{name}.{view}.neighbors"] = nearest.cpu().numpy()
+        if one.method == "pmal":
+            classifiers = load_classifiers(place / "classifiers", 2, task.class_names, session)
+            for index, classifier in enumerate(classifiers):
+                arrays[f"{name}.classifier{index}.logits"] = embed_images(classifier, part.images)[1].numpy()
+    plain = {key: np.asarray(value).astype(np.float32) for key, value in arrays.items()}
+    np.savez_compressed(folder / f"{one.problem}--{one.name}.npz", **plain)
+
+
+def open_quiet_session(one: Try):
+    from pmal._runtime.session import open_session
+
+    return open_session(Resources(data_root=one.data_root))
+
+
+def validation_task(one: Try):
     """The known training images alone, divided into known and unknown classes."""
-    source = open_source(config.data.source, args.data_root)
+    from pmal.data.protocols import Split
+    from pmal.data.sources.registry import open_source
+    from pmal.data.task import TEST_SHARE, choose_split, hold_out, make_task
+
+    config = one.config()
+    source = open_source(config.data.source, one.data_root)
     split = choose_split(source, config.data)
     train, rest = hold_out(source.train.of_classes(split.known), TEST_SHARE)
-    classes = np.random.default_rng(args.partition).permutation(len(split.known))
-    unknown, known = classes[: args.unknown], classes[args.unknown :]
+    classes = np.random.default_rng(one.partition).permutation(len(split.known))
+    unknown, known = classes[: one.unknown], classes[one.unknown :]
     division = Split(tuple(sorted(known.tolist())), tuple(sorted(unknown.tolist())), "validation", 0)
     inner = dataclasses.replace(source, train=train, test=rest, foreign=None)
     return make_task(inner, division, config.data)
 
 
-def of_first(text: str) -> list[str]:
-    """The settings that concern the first training."""
-    return [word for word in text.split() if not word.startswith(SECOND)]
+def write_rows(out: Path, problem: str, rows: list[dict]) -> None:
+    from pmal._runtime.manifest import describe_environment
+    from pmal._runtime.session import open_session
 
-
-def command(args) -> str:
-    tries = " ".join(f'"{text}"' for text in args.tries)
-    return (
-        f"python benchmarks/search.py {args.source} --family {args.family} --split {args.split} "
-        f"--unknown {args.unknown} --partition {args.partition} --recipe {args.recipe} "
-        f"--encoder {args.encoder} --epochs {args.epochs} --seed {args.seed} --try {tries}"
-    )
+    about = {"command": f"python -m benchmarks.search {' '.join(sys.argv[1:])}", "rows": rows}
+    manifest = describe_environment(open_session().device)
+    write_json(make_folder(out) / f"{problem}.json", about | {"manifest": manifest})
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("source")
     parser.add_argument("--family", default="arpl")
-    parser.add_argument("--split", type=int, default=0)
+    parser.add_argument("--splits", default="0")
     parser.add_argument("--unknown", type=int, default=2, help="known classes that play the unknown ones")
     parser.add_argument("--partition", type=int, default=0, help="seed of their choice")
     parser.add_argument("--recipe", default="strong")
     parser.add_argument("--encoder", default="oscri")
-    parser.add_argument("--epochs", type=int, default=40, help="per training")
+    parser.add_argument("--epochs", type=int, default=100, help="per classifier")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--try", dest="tries", nargs="+", default=[""], help="settings, separated by spaces")
+    parser.add_argument("--softmax", type=int, nargs="*", default=[], help="epochs of plain classifiers")
+    parser.add_argument("--jobs", type=int, default=1, help="tries at a time")
     parser.add_argument("--data-root")
+    parser.add_argument("--work", type=Path, help="where runs are kept; default: deleted at the end")
+    parser.add_argument("--scores", type=Path, help="folder for what every network says of every image")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "search")
     return parser.parse_args()
 

@@ -212,8 +212,12 @@ class MiningConfig(Checked):
 class OptimizationConfig(Checked):
     """The second training, which pulls samples to their class's prototypes and away from the others'."""
 
+    epochs: Annotated[int, Within(0)] = 0
+    """Passes of the second training over the training set. 0: as many as training.epochs."""
     margin: Annotated[float, Within(0)] = 0.5
     """By how much a sample shall be nearer to its own class's prototypes than to any other's (0 to 2)."""
+    temperature: Annotated[float, ZeroOr(Within(1e-4))] = 0.0
+    """Of the prototype loss: at 0, the paper's hinge, only the nearest other class counts; above 0 all do."""
     weight: Annotated[float, Within(0)] = 1.0
     """Weight of the prototype loss beside the cross entropy."""
     distance: Annotated[str, OneOf(("point-to-set", "nearest"))] = "point-to-set"
@@ -258,6 +262,11 @@ class RunConfig(Checked):
     def classifiers(self) -> int:
         """How many classifiers are trained."""
         return self.ensemble.size or (2 if self.method == "pmal" else 1)
+
+    @property
+    def second_training(self) -> TrainingConfig:
+        """How the network is trained a second time."""
+        return dataclasses.replace(self.training, epochs=self.optimization.epochs or self.training.epochs)
 
 
 def list_recipes() -> list[str]:

@@ -1,8 +1,10 @@
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from pmal.encoders import create_encoder
+from pmal.errors import UsageError
 
 
 def reference(images: Tensor, state: dict[str, Tensor]) -> Tensor:
@@ -41,15 +43,29 @@ def test_32_px_become_a_4_by_4_map():
 
 
 def test_channels_are_dropped_before_convolutions_1_4_and_7():
-    layers = [m for m in create_encoder("oscri").modules() if isinstance(m, nn.Conv2d | nn.Dropout2d)]
+    encoder = create_encoder("oscri", dropout=0.2)
+    layers = [m for m in encoder.modules() if isinstance(m, nn.Conv2d | nn.Dropout2d)]
     kinds = "".join("d" if isinstance(layer, nn.Dropout2d) else "c" for layer in layers)
     assert kinds == "dcccdcccdccc"
     assert {layer.p for layer in layers if isinstance(layer, nn.Dropout2d)} == {0.2}
 
 
+def test_weights_of_one_dropout_fit_another():
+    dropped, plain = create_encoder("oscri", dropout=0.2), create_encoder("oscri")
+    plain.load_state_dict(dropped.state_dict())
+    images = torch.randn(2, 3, 16, 16)
+    assert torch.equal(plain.eval()(images), dropped.eval()(images))
+
+
+@pytest.mark.parametrize("dropout", [-0.1, 1.0, "much"])
+def test_a_dropout_that_is_no_share_is_refused(dropout):
+    with pytest.raises(UsageError, match=f"dropout of oscri is {dropout}: it must be at least 0 and less"):
+        create_encoder("oscri", dropout=dropout)
+
+
 def test_gray_images_are_never_blanked():
     """Dropping the only channel would train on empty images with a class label."""
-    encoder = create_encoder("oscri", in_channels=1)
+    encoder = create_encoder("oscri", in_channels=1, dropout=0.2)
     seen = []
     first = next(m for m in encoder.modules() if isinstance(m, nn.Conv2d))
     first.register_forward_pre_hook(lambda _, args: seen.append(args[0]))

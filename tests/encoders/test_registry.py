@@ -76,8 +76,8 @@ def test_an_unknown_option_is_answered_with_the_valid_ones():
         UsageError, match=r"'dropuot': did you mean 'dropout'\? Valid: depth, width, dropout$"
     ):
         create_encoder("wide_resnet", dropuot=0.1)
-    with pytest.raises(UsageError, match="encoder 'oscri' has no option 'width': it takes no options"):
-        create_encoder("oscri", width=2)
+    with pytest.raises(UsageError, match="encoder 'small' has no option 'width': it takes no options"):
+        create_encoder("small", width=2)
 
 
 @pytest.mark.parametrize("channels", [0, 2, 4, -1])

@@ -50,3 +50,15 @@ def margin_loss(distances: Sequence[Vector], labels: Sequence[int], delta: float
                 u = k
         total += max(0.0, d[m] - d[u] + delta)
     return total / len(labels)
+
+
+def smooth_margin_loss(
+    distances: Sequence[Vector], labels: Sequence[int], delta: float, temperature: float
+) -> float:
+    """t log(1 + sum over k != m of exp((d_m - d_k + delta) / t)), with the largest exponent taken out."""
+    total = 0.0
+    for d, m in zip(distances, labels, strict=True):
+        exponents = [0.0] + [(d[m] - d[k] + delta) / temperature for k in range(len(d)) if k != m]
+        largest = max(exponents)
+        total += temperature * (largest + math.log(math.fsum(math.exp(e - largest) for e in exponents)))
+    return total / len(labels)

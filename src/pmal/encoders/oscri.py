@@ -3,21 +3,27 @@
 from torch import nn
 
 from pmal.encoders.adapters import FeatureAdapter
-from pmal.encoders.registry import register_encoder
+from pmal.encoders.registry import check_dropout, register_encoder
 
 WIDTHS = (64, 64, 128, 128, 128, 128, 128, 128, 128)
 """Output channels of the nine convolutions, in three groups of three; the last of a group has stride 2."""
 
 
 @register_encoder("oscri")
-def oscri(in_channels: int, image_size: int | None) -> FeatureAdapter:
-    """Nine 3x3 convolutions, 128 features, 999,104 parameters at three channels; any image size."""
+def oscri(in_channels: int, image_size: int | None, dropout: float = 0.0) -> FeatureAdapter:
+    """Return nine 3x3 convolutions: 128 features, 999,104 parameters at three channels; any image size.
+
+    dropout: the share of channels that is left out before each group of three convolutions. The paper's
+    network has 0.2.
+    """
+    check_dropout("oscri", dropout)
     layers: list[nn.Module] = []
     channels = in_channels
     for i, width in enumerate(WIDTHS):
-        # Dropout2d leaves out whole channels: on gray input it would blank every fifth image.
+        # Also where it does nothing: weights are named by the positions of their layers. Dropout2d leaves out
+        # whole channels: gray input would become blank images.
         if i % 3 == 0 and channels > 1:
-            layers.append(nn.Dropout2d(0.2))
+            layers.append(nn.Dropout2d(dropout))
         stride = 2 if i % 3 == 2 else 1
         layers.append(nn.Conv2d(channels, width, 3, stride=stride, padding=1, bias=False))
         layers += [nn.BatchNorm2d(width), nn.LeakyReLU(0.2, inplace=True)]

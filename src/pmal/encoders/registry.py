@@ -75,6 +75,12 @@ def create_encoder(
     return Projected(found) if projection == "linear" else found
 
 
+def check_dropout(name: str, dropout: float) -> None:
+    """Refuse what is no probability of leaving something out."""
+    if not isinstance(dropout, int | float) or not 0 <= dropout < 1:
+        raise UsageError(f"dropout of {name} is {dropout}: it must be at least 0 and less than 1")
+
+
 def _find_factory(name: str) -> Callable[..., nn.Module]:
     if name in _FACTORIES:
         return _FACTORIES[name]

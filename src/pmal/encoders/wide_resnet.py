@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 
 from pmal.encoders.adapters import FeatureAdapter
-from pmal.encoders.registry import register_encoder
+from pmal.encoders.registry import check_dropout, register_encoder
 from pmal.encoders.resnet import he_initialize
 from pmal.errors import UsageError
 
@@ -55,5 +55,4 @@ def _check(depth: int, width: int, dropout: float) -> None:
         raise UsageError(f"depth of wide_resnet is {depth}: it must be 6 n + 4, as in 10, 16, 28 or 40")
     if not isinstance(width, int) or width < 1:
         raise UsageError(f"width of wide_resnet is {width}: it must be a whole number from 1")
-    if not isinstance(dropout, int | float) or not 0 <= dropout < 1:
-        raise UsageError(f"dropout of wide_resnet is {dropout}: it must be at least 0 and less than 1")
+    check_dropout("wide_resnet", dropout)

@@ -49,7 +49,9 @@ class PrototypeLearner(nn.Module):
         with torch.autocast(images.device.type, enabled=False):
             prototypes_KTD = self.bank.renew(z_RD.float())
             distances_BK = self.distance(z_BD.float(), prototypes_KTD, self.bank.mask)
-            separation = prototype_margin_loss(distances_BK, labels, margin=self.settings.margin)
+            separation = prototype_margin_loss(
+                distances_BK, labels, margin=self.settings.margin, temperature=self.settings.temperature
+            )
         return classification + self.settings.weight * separation
 
 

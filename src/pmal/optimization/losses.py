@@ -1,22 +1,46 @@
 """What the second training adds to the cross entropy."""
 
-import torch
 from torch import Tensor
 
 from pmal.errors import UsageError
 
 
-def prototype_margin_loss(distances_BK: Tensor, labels_B: Tensor, *, margin: float = 0.5) -> Tensor:
-    """Mean of [d(own class) - d(nearest other class) + margin]+: zero once every sample keeps the margin.
+def prototype_margin_loss(
+    distances: Tensor, labels: Tensor, *, margin: float = 0.5, temperature: float = 0.0
+) -> Tensor:
+    """Return the mean loss of samples that lie nearer to another class's prototypes than the margin allows.
 
-    >>> distances_BK = torch.tensor([[0.1, 0.9, 1.0], [0.4, 0.3, 1.0]])
-    >>> prototype_margin_loss(distances_BK, torch.tensor([0, 0])).item()  # 0 and 0.4 - 0.3 + 0.5
+    With gap_k = d(own class) - d(class k) + margin, the loss of a sample is t log(1 + sum_k exp(gap_k / t)),
+    k over the other classes. At temperature t = 0, its limit, this is the paper's hinge: the largest gap, or
+    0 where every gap is negative. A positive temperature pushes away from every class, the nearest most, and
+    keeps pushing once the margin is kept.
+
+    Args:
+        distances: Distance of each sample to each class's prototypes, (B, K), K >= 2.
+        labels: The class of each sample, (B,).
+        margin: How much nearer the own class is to be.
+        temperature: 0 for the hinge; the larger, the more the classes beyond the nearest count.
+
+    Returns:
+        The mean over the samples, a scalar.
+
+    Raises:
+        UsageError: The distances are not a matrix with a column for each of two or more classes, or the
+            temperature is negative.
+
+    >>> distances = torch.tensor([[0.1, 0.9, 1.0], [0.4, 0.3, 1.0]])
+    >>> prototype_margin_loss(distances, torch.tensor([0, 0])).item()  # 0 and 0.4 - 0.3 + 0.5
     0.30000001192092896
+    >>> round(prototype_margin_loss(distances, torch.tensor([0, 0]), temperature=0.1).item(), 4)
+    0.3035
     """
-    if distances_BK.ndim != 2 or distances_BK.shape[1] < 2:
-        raise UsageError(
-            f"distances have shape {tuple(distances_BK.shape)}: pass (B, K) of 2 or more classes"
-        )
-    own_B1 = distances_BK.gather(1, labels_B[:, None])
-    other_B1 = distances_BK.scatter(1, labels_B[:, None], torch.inf).amin(dim=1, keepdim=True)
-    return (own_B1 - other_B1 + margin).clamp(min=0).mean()
+    if distances.ndim != 2 or distances.shape[1] < 2:
+        raise UsageError(f"distances have shape {tuple(distances.shape)}: pass (B, K) of 2 or more classes")
+    if not temperature >= 0:
+        raise UsageError(f"temperature is {temperature}: pass 0 for the hinge, or a positive number")
+    own_B1 = distances.gather(1, labels[:, None])
+    # The own class's column becomes the 1 inside the log, and the 0 of the hinge.
+    gaps_BK = (own_B1 - distances + margin).scatter(1, labels[:, None], 0.0)
+    if temperature == 0:
+        return gaps_BK.amax(dim=1).mean()
+    return temperature * (gaps_BK / temperature).logsumexp(dim=1).mean()

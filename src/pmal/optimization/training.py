@@ -82,7 +82,7 @@ def optimize_embedding(
             learner,
             learner.objective,
             both,
-            config.training,
+            config.second_training,
             seed=seed,
             folder=folder,
             session=_logging_staleness(session, learner.bank),

@@ -1,0 +1,73 @@
+"""Several processes on one GPU at the same time, by NVIDIA's Multi-Process Service (MPS).
+
+Without it a GPU works for one process at a time and changes between them: four trainings of a small network
+are no faster than one. With it their kernels run side by side.
+"""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+CONTROL = "nvidia-cuda-mps-control"
+PIPES, LOGS = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
+USUAL_PIPES = Path("/tmp/nvidia-mps")
+_SECONDS = 20.0
+"""What the service may take to start or to end, before we go on without it."""
+
+
+@contextlib.contextmanager
+def shared_gpu() -> Iterator[bool]:
+    """Let processes that are started inside the block use a GPU side by side; say whether they will.
+
+    The service is of this program alone, with its files in a temporary folder, and ends with the block. One
+    that runs already is used as it is. Where there is none, the processes take turns as ever.
+    """
+    if PIPES in os.environ or (USUAL_PIPES / "control").exists():
+        yield True
+        return
+    control = shutil.which(CONTROL)
+    folder = Path(tempfile.mkdtemp(prefix="pmal-mps-"))
+    places = {PIPES: str(folder / "pipes"), LOGS: str(folder / "logs")}
+    started = control is not None and _start(control, places)
+    try:
+        if started:
+            os.environ.update(places)
+        yield started
+    finally:
+        if started and control is not None:
+            for name in places:
+                os.environ.pop(name, None)
+            _ask(control, places, "quit")
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _start(control: str, places: dict[str, str]) -> bool:
+    for place in places.values():
+        os.mkdir(place, 0o700)
+    return _run([control, "-d"], places)
+
+
+def _ask(control: str, places: dict[str, str], words: str) -> None:
+    _run([control], places, f"{words}\n")
+
+
+def _run(command: list[str], places: dict[str, str], words: str = "") -> bool:
+    try:
+        ended = subprocess.run(
+            command,
+            env={**os.environ, **places},
+            input=words,
+            text=True,
+            timeout=_SECONDS,
+            # Not pipes: the service keeps them open after the command that started it has ended.
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return ended.returncode == 0
