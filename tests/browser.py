@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from tests.hanging import HANGING
+
 CHROMIUM = os.environ.get("PMAL_CHROMIUM") or shutil.which("chromium") or "/usr/bin/chromium"
 QUIET = (
     "--no-sandbox",
@@ -42,7 +44,7 @@ def open_page(width, height, **context):
     with keep_browser() as browser:
         page = browser.new_context(viewport={"width": width, "height": height}, **context).new_page()
         page.seen = _watch(page)
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(1000 * HANGING)
         try:
             yield page
         finally:

@@ -17,6 +17,7 @@ from pmal.data.decode import encode_png
 from pmal.data.samples import ArrayStore, Samples
 from pmal.data.sources.parquet import write_parquet
 from pmal.data.sources.registry import open_source
+from tests.hanging import HANGING
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -73,7 +74,7 @@ def calls_of(script, folder):
     calls.write_bytes(b"")
     environment = {"PATH": str(tools), "CALLS": str(calls), "HOME": str(folder), **SLURM}
     words = [str(tools / "bash"), "-eu", "-o", "pipefail", "-c", script]
-    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=20)
+    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=HANGING)
     assert done.returncode == 0, f"{script}\n{done.stderr}"
     noted = iter(calls.read_bytes().decode().split("\0")[:-1])
     return [list(islice(noted, int(count) + 1)) for count in noted]

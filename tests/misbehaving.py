@@ -27,7 +27,7 @@ if __name__ == "__main__":
     run_step = training._Loop.run_step
 
     def step(loop, *batch):
-        if loop.step == int(at) and os.environ["RANK"] == rank:
+        if loop.step == int(at) and os.environ.get("RANK", "0") == rank:
             misbehave(loop, action)
         run_step(loop, *batch)
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -15,16 +16,21 @@ import pytest
 from pmal._runtime.signals import STOPPING
 from pmal.data.decode import encode_png
 from pmal.mining import PrototypeSet, mine_prototypes
+from tests.hanging import HANGING
 
 TINY = ["--method", "softmax", "--no-report", "--set", "training.batch_size=250"]
 TINY += ["--set", "training.precision=float32"]
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+MISBEHAVING = Path(__file__).parent / "misbehaving.py"
 
 
-def pmal(*words, timeout=120):
+def pmal(*words):
     """The command in a process of its own."""
-    command = [sys.executable, "-m", "pmal", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=ENVIRONMENT)
+    return python("-m", "pmal", *words)
+
+
+def python(*words):
+    command = [sys.executable, *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=HANGING)
 
 
 def assert_one_line_error(result, code, *parts):
@@ -36,23 +42,16 @@ def assert_one_line_error(result, code, *parts):
         assert part in error
 
 
-def test_help_needs_neither_torch_nor_sklearn():
+def test_help_loads_nothing_that_takes_long():
     script = (
         "import sys; from pmal.cli import app\n"
         "try: app(['--help'])\n"
         "except SystemExit: pass\n"
-        "loaded = {'torch', 'sklearn', 'numpy', 'pyarrow'} & set(sys.modules)\n"
-        "assert not loaded, loaded"
+        "late = {'torch', 'sklearn', 'scipy', 'numba', 'numpy', 'pyarrow', 'PIL', 'safetensors', 'jinja2',"
+        " 'openTSNE', 'fastapi', 'uvicorn', 'onnx', 'onnxruntime', 'multiprocessing', 'asyncio'}\n"
+        "assert not late & set(sys.modules), late & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
-
-
-def test_help_answers_in_half_a_second():
-    before = os.times()
-    assert pmal("--help").returncode == 0
-    after = os.times()
-    # Processor time: what a quiet machine takes, however busy this one is.
-    assert after.children_user + after.children_system - before.children_user - before.children_system < 0.5
 
 
 def test_fit_and_evaluate_agree_and_name_the_family(tmp_path, call):
@@ -98,17 +97,11 @@ def test_a_streamed_set_gives_the_same_weights(tmp_path, uninterrupted):
 def test_killed_in_the_middle_it_goes_on_and_ends_with_the_same_bits(tmp_path, number, uninterrupted):
     whole, words = uninterrupted
     words = ["fit", "--out", tmp_path / "run", *words, "--checkpoint-seconds", 0]
-    command = [sys.executable, "-m", "pmal", *map(str, words)]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT
-    ) as process:
-        wait_for_epoch(tmp_path / "run" / "log.jsonl", process)
-        process.send_signal(number)
-        error = process.communicate(timeout=60)[1].decode()
-    assert process.returncode == (-9 if number == signal.SIGKILL else 128 + number)
+    ended = python(MISBEHAVING, 0, number.name, 20, *words)
+    assert ended.returncode == (-9 if number == signal.SIGKILL else 128 + number)
     if number != signal.SIGKILL:
-        assert "run the same command again" in error
-        assert "Traceback" not in error
+        assert "run the same command again" in ended.stderr
+        assert "Traceback" not in ended.stderr
     assert not (tmp_path / "run" / "metrics.json").exists()
     resumed = pmal(*words)
     assert resumed.returncode == 0, resumed.stderr
@@ -122,11 +115,14 @@ def test_killed_in_the_middle_it_goes_on_and_ends_with_the_same_bits(tmp_path, n
 )
 def test_a_signal_while_workers_start_is_one_line(tmp_path, uninterrupted, number, wait):
     words = ["fit", "--out", tmp_path / "run", *uninterrupted[1], "--memory-limit", 0, "--workers", 2]
+    words += ["--epochs", 1000]  # on a busy machine the signal may come late: then it finds a training
     returned, lines = stopped(words, number, children=2, wait=wait)  # multiprocessing's own
     assert returned == 128 + number
-    assert [line for line in lines if not line.startswith(("reading ", "mean and deviation"))] == [
-        "error: interrupted: run the same command again to go on where it stopped"
-    ]
+    progress = ("reading ", "mean and deviation", "classifier 0: ")
+    [error] = [line for line in lines if not line.startswith(progress)]
+    saved = r"classifier 0 is saved at step \d+ of \d+; run the same command again to go on"
+    where = "run the same command again to go on where it stopped"
+    assert re.fullmatch(f"error: interrupted: ({where}|{saved})", error)
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="children are counted in /proc")
@@ -174,7 +170,7 @@ def stopped(words, number, children, wait):
     """Exit code and lines of a command whose process group is signaled once it has so many children."""
     command = [sys.executable, "-m", "pmal", *map(str, words)]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT, start_new_session=True
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
     ) as process:
         listed = Path(f"/proc/{process.pid}/task/{process.pid}/children")
         while process.poll() is None and len(listed.read_text().split()) < children:
@@ -182,7 +178,7 @@ def stopped(words, number, children, wait):
         time.sleep(wait)
         os.killpg(process.pid, number)  # as a terminal or a batch system does
         try:
-            lines = process.communicate(timeout=60)[1].decode().splitlines()
+            lines = process.communicate(timeout=HANGING)[1].decode().splitlines()
         finally:
             process.kill()
     return process.returncode, lines
@@ -191,19 +187,6 @@ def stopped(words, number, children, wait):
 def assert_same_files(folder, whole):
     for name in ("metrics.json", "classifiers/0/weights.safetensors", "quarantine.json"):
         assert (folder / name).read_bytes() == (whole / name).read_bytes()
-
-
-def wait_for_epoch(log, process):
-    wait_for(lambda: log.exists() and '"epoch": 1' in log.read_text(), process)
-
-
-def wait_for(seen, process, seconds=60):
-    end = time.monotonic() + seconds
-    while time.monotonic() < end and process.poll() is None:
-        if seen():
-            return
-        time.sleep(0.005)
-    raise AssertionError("what was waited for did not come in time")
 
 
 WRONG_USE = {
@@ -338,12 +321,8 @@ def test_the_second_training_goes_on_where_it_was_killed(whole_method, tmp_path,
     (tmp_path / "run" / "metrics.json").unlink()
     assert_one_line_error(call("evaluate", tmp_path / "run"), 3, "not finished: run `pmal fit` again")
     words = ["fit", "--out", tmp_path / "run", *words, "--checkpoint-seconds", 0]
-    command = [sys.executable, "-m", "pmal", *map(str, words)]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT
-    ) as process:
-        wait_for(lambda: (tmp_path / "run" / "optimization" / "checkpoint.json").exists(), process)
-        process.kill()
+    assert python(MISBEHAVING, 0, "SIGKILL", 5, *words).returncode == -9
+    assert (tmp_path / "run" / "optimization" / "checkpoint.json").exists()
     assert not (tmp_path / "run" / "metrics.json").exists()
     resumed = pmal(*words)
     assert resumed.returncode == 0, resumed.stderr

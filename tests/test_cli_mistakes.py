@@ -206,9 +206,8 @@ def test_output_that_finds_no_room_is_one_line():
 
 def pmal_to(output, *words):
     """The command with buffered output, as it usually is."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     command = [sys.executable, "-m", "pmal", *words]
     try:
-        return subprocess.run(command, stdout=output, stderr=subprocess.PIPE, text=True, env=environment)
+        return subprocess.run(command, stdout=output, stderr=subprocess.PIPE, text=True)
     finally:
         os.close(output)

@@ -23,7 +23,7 @@ from pmal.serving import service_server
 from pmal.speed import bench, contestants
 from pmal.speed.prediction import PredictionPlan
 from tests.documented import PAGES, ROOT, blocks_of, calls_of, make_sandbox
-from tests.serving.http_service import wait_for
+from tests.hanging import HANGING, wait_for
 
 PETS = ("fit", "photos/", "--known", "cat,dog,owl", "--out", "runs/pets")
 WITH_COMMANDS = [
@@ -168,7 +168,8 @@ class Page:
             for words in self.curls if CURL else ():
                 asked = [word.replace(SERVED_AT, address) for word in words]
                 assert asked != words, f"curl {words}: not to the address of pmal serve"
-                subprocess.run([CURL, "-sS", "--fail", *asked], check=True, capture_output=True, timeout=20)
+                command = [CURL, "-sS", "--fail", *asked]
+                subprocess.run(command, check=True, capture_output=True, timeout=HANGING)
         except Exception as error:
             failures.append(error)
         finally:

@@ -1,11 +1,9 @@
 """Two processes do what one does: the same prototypes, gradients and weights, one folder, one end."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -20,6 +18,7 @@ from pmal.cli import _configure
 from pmal.ensemble import training
 from pmal.errors import Interrupted
 from tests import sharing
+from tests.hanging import HANGING
 from tests.processes import run_processes
 
 FOLDER = Path(__file__).parent
@@ -95,10 +94,8 @@ def fit_words(out, *words):
 
 
 def two(action, out, *words, **options):
-    """`pmal fit` in two processes of which one acts: their ends, and how long it took."""
-    start, words = time.monotonic(), fit_words(out, *SOFTMAX, *words)
-    ended = run_processes(FOLDER / "misbehaving.py", *action, *words, timeout=120, **options)
-    return ended, time.monotonic() - start
+    """`pmal fit` in two processes of which one acts: their ends."""
+    return run_processes(FOLDER / "misbehaving.py", *action, *fit_words(out, *SOFTMAX, *words), **options)
 
 
 def resumed_steps(out):
@@ -111,10 +108,9 @@ def test_torchrun_fits_a_run_that_one_process_accepts(tmp_path):
     words = fit_words(tmp_path / "run", "--epochs", 1, "--device", "cpu", "--json")
     ended = subprocess.run(
         [sys.executable, *launch, *map(str, words)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=HANGING,
     )
     assert ended.returncode == 0, ended.stderr
     metrics = json.loads(ended.stdout)  # of one process alone
@@ -125,7 +121,7 @@ def test_torchrun_fits_a_run_that_one_process_accepts(tmp_path):
 
 
 def test_a_signal_to_one_stops_both_after_the_same_step_and_one_goes_on(tmp_path):
-    ended, _ = two([1, "SIGTERM", 3], tmp_path / "run", "--checkpoint-seconds", 1e6)
+    ended = two([1, "SIGTERM", 3], tmp_path / "run", "--checkpoint-seconds", 1e6)
     assert [one.code for one in ended] == [143, 143], ended
     message = (
         "error: interrupted: classifier 0 is saved at step 4 of 18; run the same command again to go on\n"
@@ -151,7 +147,7 @@ def test_two_go_on_where_one_was_interrupted_and_only_the_first_sees_the_folder(
         pipeline.fit(config, out)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    ended, _ = two([9, "nothing", 0], "run", folders=(tmp_path, elsewhere))
+    ended = two([9, "nothing", 0], "run", folders=(tmp_path, elsewhere))
     assert not list(elsewhere.iterdir())
     assert [one.code for one in ended] == [0, 0], ended
     assert resumed_steps(out) == [8]
@@ -170,9 +166,8 @@ def test_two_go_on_where_one_was_interrupted_and_only_the_first_sees_the_folder(
     ],
 )
 def test_one_that_fails_ends_both_and_leaves_the_last_checkpoint(tmp_path, action, codes, message):
-    ended, seconds = two([1, action, 5], tmp_path / "run")
+    ended = two([1, action, 5], tmp_path / "run")
     assert {one.code for one in ended} == codes, ended
-    assert seconds < 20
     assert sum(message in one.err for one in ended) >= 1
     assert sum(one.err.count("error:") for one in ended) <= 1  # not its consequence as well
     tensors, about = load_tensors(tmp_path / "run" / "classifiers" / "0" / "checkpoint")

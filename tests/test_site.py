@@ -11,6 +11,7 @@ import pytest
 
 import pmal
 from tests.documented import PAGES, ROOT
+from tests.hanging import HANGING
 
 pytest.importorskip("mkdocs", reason="the site needs pip install 'pmal[docs]'")
 pytest.importorskip("mkdocstrings", reason="the site needs pip install 'pmal[docs]'")
@@ -21,7 +22,7 @@ def site(tmp_path_factory):
     out = tmp_path_factory.mktemp("site")
     words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(out)]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=HANGING)
     assert done.returncode == 0, done.stderr
     return out
 

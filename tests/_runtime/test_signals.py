@@ -16,6 +16,7 @@ from pmal._runtime.signals import (
     uninterrupted_starts,
 )
 from pmal.errors import Interrupted
+from tests.hanging import HANGING
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -56,7 +57,7 @@ def test_a_signal_while_processes_start_comes_once_they_have():
         with uninterrupted_starts():
             assert blocked() == set(STOPPING)
             for _ in range(2):
-                os.kill(os.getpid(), signal.SIGINT)
+                signal.raise_signal(signal.SIGINT)  # to this thread: another one might hear it any time later
             started.append(True)
 
     with pytest.raises(KeyboardInterrupt):
@@ -127,7 +128,7 @@ def test_a_signal_in_a_destructor_is_not_lost(raising):
 
     def end_worker():
         Worker()
-        time.sleep(10)
+        time.sleep(HANGING)
 
     with pytest.raises(Interrupted, match="interrupted: go on"):
         end_worker()
@@ -150,5 +151,5 @@ def test_a_process_whose_parent_is_gone_stops_as_if_asked_to(monkeypatch):
     monkeypatch.setattr(os, "kill", lambda *words: sent.append((*words, ended.is_set())) or asked.set())
     stop_with_parent()
     ended.set()
-    assert asked.wait(5)
+    assert asked.wait(HANGING)
     assert sent == [(os.getpid(), signal.SIGTERM, True)]

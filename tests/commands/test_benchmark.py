@@ -1,7 +1,6 @@
 """`pmal benchmark` as a user meets it."""
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from pmal.commands.benchmark import _run
 from pmal.config import Resources
 from pmal.data.sources import registry
 from tests.benchmark.ledgers import made_up, options, record, tiny
+from tests.hanging import HANGING
 from tests.test_cli import assert_one_line_error
 
 LEDGER = Path(__file__).parents[2] / "benchmarks" / "results"
@@ -35,8 +35,8 @@ def test_dry_run_run_and_table(tmp_path, call):
     assert "cell 2 of 2" in error
     code, shown, _ = call(*words, "--seeds", "0-2", "--dry-run")
     assert shown.count("in the ledger") == 2
-    [seconds] = re.findall(r"1 training, (\d+) s\n", shown)  # more than 0 on a busy machine
-    assert f"1 of 3 cells to compute: {seconds} s of training" in shown
+    [duration] = re.findall(r"1 training, (.+)\n", shown)  # seconds, or minutes on a busy machine
+    assert f"1 of 3 cells to compute: {duration} of training" in shown
     listed = json.loads(call(*words, "--seeds", "0-2", "--dry-run", "--json")[1])
     assert [one["done"] for one in listed] == [True, True, False]
     assert [one["seconds"] is None for one in listed] == [True, True, False]
@@ -55,8 +55,7 @@ def test_two_cells_at_a_time(tmp_path):
         [sys.executable, "-m", "pmal", "benchmark", *words],
         capture_output=True,
         text=True,
-        timeout=300,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        timeout=HANGING,
     )
     assert done.returncode == 0, done.stderr
     assert "cell 1: classifier 0" in done.stderr

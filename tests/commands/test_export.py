@@ -43,7 +43,7 @@ def file(tmp_path):
 
 def without_torch(*words):
     command = [sys.executable, "-c", WITHOUT.format(missing=MISSING), *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=test_cli.ENVIRONMENT)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout, done.stderr
 
 

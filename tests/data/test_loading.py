@@ -5,9 +5,9 @@ import json
 import os
 import struct
 import threading
-import time
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -293,10 +293,11 @@ def test_more_than_a_fifth_unreadable_stops() -> None:
 @pytest.mark.parametrize(("seconds", "workers", "several"), [(0, 0, False), (2e-3, 0, True), (0, 2, True)])
 def test_small_images_are_not_worth_threads(monkeypatch, seconds, workers, several):
     monkeypatch.setattr(fitting, "usable_cores", lambda: 2)
-    threads, told = set(), []
+    threads, told, now = set(), [], [0.0]
+    monkeypatch.setattr(fitting, "time", SimpleNamespace(perf_counter=lambda: now[0]))
 
     def attempt(position):
-        time.sleep(seconds)
+        now[0] += seconds
         threads.add(threading.get_ident())
         if position % 100 == 7:
             raise BadImage("damaged")

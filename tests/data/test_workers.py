@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from pmal.data.workers import Workers
 from pmal.errors import DataError, PmalError
+from tests.hanging import HANGING, wait_for
 
 PLAN = torch.split(torch.arange(12), 4)
 SQUARES = [[0, 1, 4, 9], [16, 25, 36, 49], [64, 81, 100, 121]]
@@ -127,12 +128,12 @@ def test_what_others_fork_is_theirs():
     """The interpreter's own server has no signals blocked by us, and none of our imports."""
     list(Workers(Squares(), 1).results(PLAN))
     others = multiprocessing.get_context("forkserver")
-    process = others.Process(target=time.sleep, args=(60,))
+    process = others.Process(target=time.sleep, args=(HANGING,))
     process.start()
     try:
         assert "libtorch" not in Path(f"/proc/{process.pid}/maps").read_text()
         process.terminate()
-        process.join(10)
+        process.join(HANGING)
         assert process.exitcode == -signal.SIGTERM
     finally:
         process.kill()
@@ -146,7 +147,7 @@ if __name__ == "__main__":
     workers = Workers(Squares(), 2)
     list(workers.results(PLAN))
     print(*(process.pid for process in multiprocessing.active_children()), flush=True)
-    time.sleep(60)
+    time.sleep(600)
 """
 
 
@@ -166,10 +167,7 @@ def test_they_end_with_a_process_that_is_killed(tmp_path, shadow):
         workers = process.stdout.readline().split()
         process.kill()
     assert len(workers) == 2
-    end = time.monotonic() + 30
-    while any(_lives(pid) for pid in workers):
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    wait_for(lambda: not any(_lives(pid) for pid in workers))
 
 
 def _lives(pid):

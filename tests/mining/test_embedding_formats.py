@@ -169,7 +169,7 @@ def whole_files(tmp_path_factory):
     return {path.suffix: path.read_bytes() for path in folder.iterdir()}
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(st.sampled_from([".npz", ".safetensors", ".parquet"]), st.data())
 def test_damage_is_an_error_or_nothing(tmp_path, whole_files, ending, data):
     """Any byte changed, or any part missing: read, or refused in one line. Never another exception."""

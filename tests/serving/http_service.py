@@ -5,7 +5,6 @@ import http.client
 import json
 import socket
 import threading
-import time
 import uuid
 from collections import namedtuple
 
@@ -15,6 +14,7 @@ from pmal.serving.service_batching import batch_size
 from pmal.serving.service_core import Service
 from pmal.serving.service_model import ServedModel
 from pmal.serving.service_server import make_server
+from tests.hanging import HANGING, wait_for
 from tests.serving.tiny_model import make_model, pictures_of
 
 Reply = namedtuple("Reply", ["status", "headers", "body"])
@@ -32,7 +32,7 @@ class GatedModel(ServedModel):
 
     def answer(self, asked):
         type(self).asked = (*self.asked, *(name for _, name, _ in asked))
-        assert self.gate.wait(20)
+        assert self.gate.wait(HANGING)
         return super().answer(asked)
 
 
@@ -54,7 +54,7 @@ def running(service, bound="127.0.0.1", hosts=()):
             yield listener.getsockname()[1]
         finally:
             server.should_exit = True
-            thread.join(20)
+            thread.join(HANGING)
             assert not thread.is_alive()
 
 
@@ -68,15 +68,8 @@ def running_model(served=None, limits=None, said=None, **other):
         yield service, port
 
 
-def wait_for(condition, seconds=15.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited too long"
-        time.sleep(0.005)
-
-
-def call(port, method, path, body=None, headers=None, timeout=20):
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+def call(port, method, path, body=None, headers=None):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=HANGING)
     try:
         connection.request(method, path, body, headers or {})
         return read_reply(connection)

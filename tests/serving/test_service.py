@@ -8,7 +8,6 @@ import random
 import re
 import socket
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -21,6 +20,7 @@ from pmal.serving.predict import describe_answers
 from pmal.serving.service_core import Service
 from pmal.serving.service_model import ServedModel
 from pmal.serving.service_upload import Limits
+from tests.hanging import HANGING, wait_for
 from tests.serving.http_service import (
     call,
     form,
@@ -31,12 +31,11 @@ from tests.serving.http_service import (
     running,
     running_model,
     serve_model,
-    wait_for,
 )
 from tests.serving.tiny_model import CLASSES, SIZE, make_model
 from tests.test_cli_predict import huge_png
 
-LIMITS = Limits(body_bytes=100_000, pixels=1_000_000, images=4, read_seconds=1.0)
+LIMITS = Limits(body_bytes=100_000, pixels=1_000_000, images=4)
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +111,7 @@ def test_the_pictures_of_prototypes(port, served):
 
 
 def test_a_declared_body_over_the_limit_is_refused_before_it_is_sent(port):
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+    with socket.create_connection(("127.0.0.1", port), timeout=HANGING) as client:
         head = "POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\n"
         client.sendall(f"{head}Content-Length: 100001\r\n\r\n".encode())
         assert client.recv(100).startswith(b"HTTP/1.1 413 ")
@@ -127,7 +126,7 @@ def test_an_undeclared_body_is_cut_off_at_the_limit(port):
             sent += 50_000
             yield bytes(50_000)
 
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=HANGING)
     with contextlib.suppress(OSError):  # the connection is closed while we send
         connection.request("POST", "/v1/predict", endless(), {"Content-Type": "image/png"})
     assert sent < 2**28
@@ -177,14 +176,15 @@ def test_broken_forms(port):
     assert_error(predict(port, *form()), 422)
 
 
-def test_a_client_that_never_sends_its_body_is_let_go(port):
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
-    connection.putrequest("POST", "/v1/predict")
-    connection.putheader("Content-Type", "image/png")
-    connection.putheader("Content-Length", "1000")
-    connection.endheaders(b"\x89PNG")
-    assert_error(read_reply(connection), 408, "1 s")
-    connection.close()
+def test_a_client_that_never_sends_its_body_is_let_go(served):
+    with running_model(served, Limits(read_seconds=1.0)) as (_, port):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=HANGING)
+        connection.putrequest("POST", "/v1/predict")
+        connection.putheader("Content-Type", "image/png")
+        connection.putheader("Content-Length", "1000")
+        connection.endheaders(b"\x89PNG")
+        assert_error(read_reply(connection), 408, "1 s")
+        connection.close()
 
 
 def test_wrong_paths_methods_and_parameters(port):
@@ -246,7 +246,7 @@ def test_a_full_house_is_503_and_whoever_is_in_is_answered():
         assert reply.headers["retry-after"] == "1"
         model.gate.set()
         for client in clients:
-            client.join(20)
+            client.join(HANGING)
         assert [reply.status for reply in found] == [200, 200]
         assert predict(port, png(1)).status == 200
         assert (service.house.places, service.house.held) == (0, 0)
@@ -273,7 +273,7 @@ def test_the_work_of_a_client_that_is_gone_is_dropped():
         first = threading.Thread(target=predict, args=(port, png(0)))
         first.start()
         wait_for(lambda: len(model.asked) == 1)
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=HANGING)
         body, kind = form(("gone.png", png(1)))
         connection.request("POST", "/v1/predict", body, {"Content-Type": kind})
         wait_for(lambda: service.batcher.waiting == 1)
@@ -281,7 +281,7 @@ def test_the_work_of_a_client_that_is_gone_is_dropped():
         connection.close()
         wait_for(lambda: service.house.places == 1)
         model.gate.set()
-        first.join(20)
+        first.join(HANGING)
         assert predict(port, png(2)).status == 200
         assert "gone.png" not in model.asked
         assert 'pmal_images_total{result="dropped"} 1' in service.metrics.text()
@@ -298,7 +298,7 @@ def test_large_images_are_decoded_one_at_a_time_and_hold_nobody_up(monkeypatch):
                 with lock:
                     at_once[0] += 1
                     at_once[1] = max(at_once)
-                assert gate.wait(20)
+                assert gate.wait(HANGING)
                 with lock:
                     at_once[0] -= 1
             return image
@@ -313,7 +313,7 @@ def test_large_images_are_decoded_one_at_a_time_and_hold_nobody_up(monkeypatch):
         assert predict(port, png(0)).status == 200
         gate.set()
         for client in clients:
-            client.join(20)
+            client.join(HANGING)
         assert [reply.status for reply in found] == [200, 200, 200]
         assert at_once == [0, 1]
 
@@ -373,9 +373,20 @@ def test_a_bad_bundle_at_reload_leaves_the_old_model_answering():
     assert 'pmal_reloads_total{result="failed"} 2' in service.metrics.text()
 
 
-def test_twenty_clients_with_good_and_bad_requests_get_the_answers_of_one(served):
+def test_twenty_clients_with_good_and_bad_requests_get_the_answers_of_one():
     """Every good answer is that of a single request, bit for bit; every bad one has its own status."""
-    with running_model(served, LIMITS) as (service, port):
+    crowd = threading.Event()
+
+    class Crowded(ServedModel):
+        """Lets two images wait for the first, and takes them together."""
+
+        def answer(self, asked):
+            if crowd.is_set():
+                wait_for(lambda: service.batcher.waiting > 1)
+                crowd.clear()
+            return super().answer(asked)
+
+    with running_model(serve_model(make_model(), kind=Crowded), LIMITS) as (service, port):
         images = [png(kind, seed=3, row=row) for kind in range(4) for row in range(5)]
         expected = [predict(port, image).body["answers"][0] for image in images]
         bad = [
@@ -383,11 +394,11 @@ def test_twenty_clients_with_good_and_bad_requests_get_the_answers_of_one(served
             (png(0), "text/plain", 415),
             (bytes(150_000), "image/png", 413),
         ]
-        wrong, counts, end = [], [], time.monotonic() + 3
+        wrong, done = [], []
 
         def ask(seed):
-            choose, done = random.Random(seed), 0
-            while time.monotonic() < end and not wrong:
+            choose = random.Random(seed)
+            for _ in range(20):
                 if choose.random() < 0.2:
                     data, kind, status = choose.choice(bad)
                     reply = predict(port, data, kind)
@@ -398,15 +409,15 @@ def test_twenty_clients_with_good_and_bad_requests_get_the_answers_of_one(served
                     reply = predict(port, images[i])
                     if reply.status != 200 or reply.body["answers"][0] != expected[i]:
                         wrong.append(reply)
-                done += 1
-            counts.append(done)
+            done.append(seed)
 
+        crowd.set()
         clients = [threading.Thread(target=ask, args=(seed,)) for seed in range(20)]
         for client in clients:
             client.start()
         for client in clients:
-            client.join(30)
+            client.join(HANGING)
         assert not wrong, wrong[0]
-        assert sum(counts) > 40
+        assert sorted(done) == list(range(20))
         assert sum(service.metrics.batches.counts[1:]) > 0, "no two images ever went together"
         assert (service.house.places, service.house.held) == (0, 0)

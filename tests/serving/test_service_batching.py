@@ -11,6 +11,7 @@ from pmal.ensemble.cost import network_cost
 from pmal.rejection.model import Rule
 from pmal.serving import service_batching
 from pmal.serving.service_batching import MicroBatcher, answer_padded, batch_size, is_steady
+from tests.hanging import HANGING
 from tests.serving.tiny_model import make_model, pictures_of
 
 
@@ -149,7 +150,7 @@ def test_a_failure_reaches_its_batch_and_no_other():
 
 def test_the_first_does_not_wait_longer_than_it_was_promised():
     async def use(batcher):
-        return await asyncio.wait_for(batcher.ask("m", "a"), 5)
+        return await asyncio.wait_for(batcher.ask("m", "a"), HANGING)
 
     assert asyncio.run(with_batcher(Log(), use, size=100, wait=0.01)) == "A"
 
@@ -162,7 +163,7 @@ def test_the_first_waits_for_company():
         await asyncio.sleep(0.01)  # the batcher has seen it
         return await asyncio.gather(first, batcher.ask("m", "b"))
 
-    assert asyncio.run(with_batcher(log, use, size=2, wait=10)) == ["A", "B"]
+    assert asyncio.run(with_batcher(log, use, size=2, wait=HANGING)) == ["A", "B"]
     assert log.batches == [("m", ["a", "b"])]
 
 
@@ -172,16 +173,16 @@ def test_whoever_goes_while_its_batch_is_answered_takes_nobody_along(company):
 
     def work(model, images):
         began.set()
-        assert go_on.wait(10)
+        assert go_on.wait(HANGING)
         return log(model, images)
 
     async def use(batcher):
         asked = [asyncio.ensure_future(batcher.ask("m", letter)) for letter in ("a", company)]
-        await asyncio.to_thread(began.wait, 10)
+        await asyncio.to_thread(began.wait, HANGING)
         asked[0].cancel()
         go_on.set()
-        [_, found] = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 5)
-        return found, await asyncio.wait_for(batcher.ask("m", "c"), 5), batcher.alive
+        [_, found] = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), HANGING)
+        return found, await asyncio.wait_for(batcher.ask("m", "c"), HANGING), batcher.alive
 
     found, after, alive = asyncio.run(with_batcher(work, use, size=2))
     assert isinstance(found, ValueError) if company == "bad" else found == "B"

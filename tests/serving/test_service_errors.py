@@ -6,6 +6,7 @@ import pytest
 
 from pmal.serving import service_errors
 from pmal.serving.service_errors import Refused
+from tests.hanging import HANGING
 
 
 def refuse(receive):
@@ -17,7 +18,7 @@ def refuse(receive):
 
     async def run():
         response = Refused(413, "too\nlarge", retry_after=0.2, unread=True).response()
-        await asyncio.wait_for(response({"type": "http"}, receive, send), 5)
+        await asyncio.wait_for(response({"type": "http"}, receive, send), HANGING)
 
     asyncio.run(run())
     return sent
@@ -34,13 +35,14 @@ def test_a_client_that_is_silent_is_let_go(monkeypatch):
     monkeypatch.setattr(service_errors, "LINGER_SECONDS", 0.02)
 
     async def silent():
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
 
     assert_is_whole(refuse(silent))
 
 
 @pytest.mark.parametrize("pieces", [3, 10**9])
-def test_a_client_that_sends_is_listened_to_for_a_while(pieces):
+def test_a_client_that_sends_is_listened_to_for_a_while(pieces, monkeypatch):
+    monkeypatch.setattr(service_errors, "LINGER_SECONDS", HANGING)
     taken = 0
 
     async def sending():

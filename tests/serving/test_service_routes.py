@@ -4,7 +4,8 @@ import socket
 
 import pytest
 
-from tests.serving.http_service import call, png, predict, running_model, wait_for
+from tests.hanging import HANGING, wait_for
+from tests.serving.http_service import call, png, predict, running_model
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,7 @@ def test_pictures_of_prototypes_may_be_kept_and_answers_may_not(port):
 
 def test_a_client_that_goes_before_its_body_is_there_is_counted_as_such(running):
     service, port = running
-    with socket.create_connection(("127.0.0.1", port), 5) as client:
+    with socket.create_connection(("127.0.0.1", port), HANGING) as client:
         head = "POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\n"
         client.sendall(f"{head}Content-Length: 1000\r\n\r\n".encode() + b"begin")
     wait_for(lambda: 'pmal_requests_total{route="/v1/predict",status="499"} 1' in service.metrics.text())

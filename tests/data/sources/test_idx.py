@@ -2,7 +2,6 @@
 
 import gzip
 import hashlib
-import os
 import struct
 from pathlib import Path
 
@@ -173,8 +172,8 @@ PUBLISHED_MD5 = {
 }
 
 
-def test_the_real_mnist_is_the_published_one():
-    folder = Path(os.environ.get("PMAL_DATA", "")) / "mnist"
+def test_the_real_mnist_is_the_published_one(real_data):
+    folder = real_data / "mnist"
     if not (folder / "train-images-idx3-ubyte.gz").is_file():
         pytest.skip("MNIST's idx files are not under $PMAL_DATA/mnist")
     for name, md5 in PUBLISHED_MD5.items():

@@ -489,8 +489,8 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
 # -- real data --
 
 
-def test_cifar10_in_parquet() -> None:
-    root = Path(os.environ.get("PMAL_DATA", "nowhere")) / "cifar10"
+def test_cifar10_in_parquet(real_data: Path) -> None:
+    root = real_data / "cifar10"
     if not root.is_dir():
         pytest.skip("needs cifar10 under $PMAL_DATA")
     source = open_parquet(root)

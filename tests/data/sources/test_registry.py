@@ -1,7 +1,6 @@
 """Names and paths to sources; the sets are written in small by the tests of their readers."""
 
 import dataclasses
-import os
 from pathlib import Path
 
 import numpy as np
@@ -28,13 +27,6 @@ from tests.data.sources.test_svhn import write_svhn
 from tests.data.sources.test_tinyimagenet import WNIDS, save_image, write_tree
 
 TEN = tuple("0123456789")
-
-
-@pytest.fixture(autouse=True)
-def _no_data_root(monkeypatch, request):
-    """Only the tests of the real sets look at what this machine has."""
-    if "real" not in request.node.name:
-        monkeypatch.delenv("PMAL_DATA", raising=False)
 
 
 def made(count: int, class_names: tuple[str, ...]) -> Samples:
@@ -344,11 +336,14 @@ def test_the_sample_is_embedded():
     assert find_source("sample", None) is not None
 
 
-def real(name: str):
-    root = os.environ.get("PMAL_DATA")
-    if not root or find_source(name, Path(root)) is None:
-        pytest.skip(f"{name} is not under $PMAL_DATA")
-    return open_source(name, None)
+@pytest.fixture
+def real(real_data):
+    def open_real(name: str):
+        if find_source(name, real_data) is None:
+            pytest.skip(f"{name} is not under $PMAL_DATA")
+        return open_source(name, None)
+
+    return open_real
 
 
 def counts(samples: Samples | None) -> list[int]:
@@ -356,13 +351,13 @@ def counts(samples: Samples | None) -> list[int]:
     return np.bincount(samples.labels, minlength=len(samples.class_names)).tolist()
 
 
-def test_real_mnist():
+def test_real_mnist(real):
     source = real("mnist")
     assert counts(source.train) == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
     assert counts(source.test) == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
 
 
-def test_real_cifar_plus():
+def test_real_cifar_plus(real):
     source = real("cifar+10")
     assert counts(source.train) == [5000] * 10
     assert counts(source.test) == [1000] * 10
@@ -373,7 +368,7 @@ def test_real_cifar_plus():
     assert source.train.read(49_999).shape == source.foreign.read(9_999).shape == (32, 32, 3)
 
 
-def test_real_tinyimagenet():
+def test_real_tinyimagenet(real):
     source = real("tinyimagenet")
     assert len(source.train.class_names) == 200
     assert counts(source.test) == [50] * 200
@@ -383,6 +378,7 @@ def test_real_tinyimagenet():
     )
 
 
+@pytest.mark.usefixtures("data_root")
 def test_real_fashion_mnist():
     if find_source("fashion-mnist", None) is None:
         pytest.skip("Fashion-MNIST is neither under $PMAL_DATA nor installed by Debian's package")

@@ -1,6 +1,5 @@
 """SVHN's .mat files, written by scipy in the shapes that the authors publish."""
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -105,8 +104,8 @@ def test_a_missing_part_is_named(tmp_path):
     assert "no such file" in refusal(tmp_path, tmp_path / "test_32x32.mat")
 
 
-def test_the_real_svhn_has_the_published_counts():
-    folder = Path(os.environ.get("PMAL_DATA", "")) / "svhn"
+def test_the_real_svhn_has_the_published_counts(real_data):
+    folder = real_data / "svhn"
     if not (folder / "train_32x32.mat").is_file():
         pytest.skip("SVHN's .mat files are not under $PMAL_DATA/svhn")
     source = open_svhn(folder)
