@@ -189,6 +189,9 @@ def test_too_few_samples_for_a_threshold_are_said():
 
 def test_add_class(copied, tmp_path):
     new = np.random.default_rng(5).normal(size=(100, 12)) + 7 * np.eye(12)[6]
+    # The score that decides about added classes decides before, too: what changes is the new class's doing.
+    rule = dataclasses.replace(copied.model_.rule, score="distance")
+    copied.model_ = dataclasses.replace(copied.model_, rule=rule)
     before = copied.predict(PROBLEM.known)
     effect = copied.add_class(new[:50], 11)
     assert copied.classes_.tolist() == [2, 3, 5, 7, 11]

@@ -54,7 +54,7 @@ def test_a_run_leaves_a_model_that_answers_as_it_was_measured(run):
     assert metrics == json.loads((out / "metrics.json").read_text())
     assert metrics == pipeline.evaluate(out)
     decision = metrics["decision"]
-    assert (decision["score"], decision["accept"]) == ("distance", 0.95)
+    assert (decision["score"], decision["accept"]) == ("combined", 0.95)
     assert 0 <= decision["unknown_rejected"] <= 1
     assert [len(row) for row in model.gallery] == [3] * 6
     assert len(model.calibration.predictions) == 60

@@ -233,7 +233,7 @@ class RejectionConfig(Checked):
     """Where known ends."""
 
     score: str = "auto"
-    """The method's score to reject by, such as logit or distance. Auto: the one that its paper rejects by."""
+    """The score to reject by, such as logit or distance. Auto: combined for pmal, else the paper's."""
     accept: Annotated[float, Within(0, 1, above=True)] = 0.95
     """Share of known images that the threshold accepts at least."""
     per_class: bool = False

@@ -56,8 +56,8 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
 
     method: pmal, softmax (a plain classifier), or one of docs/baselines.md.
     encoder: a network by name (`pmal.encoders.list_encoders`), or "precomputed": X holds embeddings.
-    score: what an image is rejected by: distance (to prototypes; methods without them take logit), neighbors,
-        combined, probability, logit or energy.
+    score: what a sample is rejected by: combined, neighbors, distance (to prototypes, the paper's rule),
+        probability, logit or energy. auto: combined for pmal, for other methods the one of their paper.
     accept: share of known samples that the threshold accepts at least; samples that are held out set it.
     random_state: None, an integer (the seed of `pmal fit`), or a numpy RandomState.
     recipe, epochs: as in `pmal fit`. None: the recipe "precomputed", "sample" or "standard", and its epochs.
@@ -80,7 +80,7 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         self,
         method: str = "pmal",
         encoder: str = "oscri",
-        score: str = "distance",
+        score: str = "auto",
         accept: float = 0.95,
         random_state: Any = None,
         *,

@@ -42,8 +42,6 @@ def estimator_config(params: Mapping[str, Any], source: str, seed: int) -> RunCo
     for option, place in _OPTIONS.items():
         if params[option] is not None:
             named = merge(named, _nested(place, _plain(params[option])))
-    if params["method"] != "pmal" and params["score"] == "distance":
-        named["rejection"]["score"] = "auto"
     return build(RunConfig, merge(read_recipe(params["recipe"] or _recipe(params, source)), extra, named))
 
 

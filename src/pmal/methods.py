@@ -11,7 +11,7 @@ class Method:
     """How a method differs from a plain classifier."""
 
     score: str = "logit"
-    """The one that its paper rejects by."""
+    """The one that it rejects by: its paper's, but for pmal, whose paper rejects by the distance."""
     head: str = "linear"
     """What its classifiers have on top of the encoder."""
     final: str = ""
@@ -30,7 +30,7 @@ _ARPL = "Chen et al., Adversarial Reciprocal Points Learning for Open Set Recogn
 
 METHODS = {
     "pmal": Method(
-        score="distance",
+        score="combined",
         second=True,
         mines=True,
         scores=("distance", "neighbors", "combined"),

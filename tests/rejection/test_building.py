@@ -54,7 +54,7 @@ def images_of(pixels, classes=3):
 
 @pytest.mark.parametrize("alike", [False, True])
 def test_a_model_has_the_rule_and_the_distance_of_its_settings(alike):
-    """Where held-out images are all alike there is no combined score: the distance decides, as is said."""
+    """Where held-out images are all alike there is no combined score: neighbors decides, as is said."""
     torch.manual_seed(0)
     network = Classifier(ClassifierSpec(EncoderConfig("small"), NAMES, 12, 1)).eval()
     pixels = torch.randint(0, 256, (30, 1, 12, 12), dtype=torch.uint8)
@@ -71,7 +71,7 @@ def test_a_model_has_the_rule_and_the_distance_of_its_settings(alike):
     display = Silent()
     display.say = said.append
     model = building.build_model(network, data, mined, held_out, config, Session(CPU, Resources(), display))
-    assert model.rule == Rule("distance" if alike else "combined", 0.8, per_class=True)
+    assert model.rule == Rule("neighbors" if alike else "combined", 0.8, per_class=True)
     assert model.reference.distance == "nearest"
     assert len(said) == alike
     torch.testing.assert_close(model.reference.prototypes_KTD[:, 0], network.embed(pixels[:3])[0].detach())

@@ -37,7 +37,7 @@ def test_the_combined_threshold_rests_on_images_that_did_not_make_its_scale():
     first = sorted(set(range(200)) - set(second))
     assert len(second) == len(first) == 100
     assert set(found.scale.quantiles) == {"distance", "neighbors", "logit"}
-    again = ScoreScale.fit({name: values[first] for name, values in scores.items()})
+    again = ScoreScale.fit({name: values[first] for name, values in scores.items()}, {"neighbors": 2.0})
     assert found.scale.to_lists() == {name: again.to_lists()[name] for name in found.scale.to_lists()}
     assert found.threshold("combined", 0.9) == conformal_threshold(others, 0.9)
     by_class = found.class_thresholds("combined", 0.9, 3)

@@ -243,7 +243,7 @@ def test_a_large_held_out_set_is_kept_as_quantiles():
 def test_round_trip_through_json():
     generator = torch.Generator().manual_seed(0)
     known = {"a": torch.rand(50, generator=generator), "b": torch.tensor([NAN, 0.1, 5.0, INF])}
-    scale = ScoreScale.fit(known)
+    scale = ScoreScale.fit(known, {"b": 3.0})
     again = ScoreScale.from_lists(json.loads(json.dumps(scale.to_lists(), allow_nan=False)))
     assert again.to_lists() == scale.to_lists()
     assert len(again.quantiles["b"]) == 2
@@ -283,13 +283,32 @@ def test_a_scale_needs_a_score():
         ScoreScale.fit({})
 
 
-@pytest.mark.parametrize(
-    "lists",
-    [[0.0, 1.0], {"a": ["x"]}, {"a": [1.0, 0.0]}, {"a": [0.0, NAN]}, {"a": [[0.0], [1.0]]}, {"a": 1.0}],
-)
-def test_foreign_scales_are_refused(lists):
+@pytest.mark.parametrize("quantiles", [["x"], [1.0, 0.0], [0.0, NAN], [[0.0], [1.0]], 1.0])
+def test_foreign_quantiles_are_refused(quantiles):
     with pytest.raises(DataError, match="score"):
+        ScoreScale.from_lists({"a": {"weight": 1.0, "quantiles": quantiles}})
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0, NAN, INF, "x", None])
+def test_foreign_weights_are_refused(weight):
+    with pytest.raises(DataError, match="score"):
+        ScoreScale.from_lists({"a": {"weight": weight, "quantiles": [0.0, 1.0]}})
+
+
+@pytest.mark.parametrize("lists", [[0.0, 1.0], {"a": [0.0, 1.0]}, {"a": {"weight": 1.0}}])
+def test_foreign_scales_are_refused(lists):
+    with pytest.raises(DataError, match="pass a weight and a list of quantiles"):
         ScoreScale.from_lists(lists)
+
+
+def test_a_weight_of_two_is_the_same_score_twice():
+    known = torch.rand(3, 50, generator=torch.Generator().manual_seed(0)).double()
+    new = dict(
+        zip("abc", torch.rand(3, 20, generator=torch.Generator().manual_seed(1)).double(), strict=True)
+    )
+    twice = ScoreScale.fit({"a": known[0], "b": known[1], "c": known[1]})
+    weighted = ScoreScale.fit({"a": known[0], "b": known[1]}, {"b": 2.0, "foreign": 9.0})
+    torch.testing.assert_close(combined_score(new, weighted), combined_score(new | {"c": new["b"]}, twice))
 
 
 def test_a_bank_of_fewer_samples_than_neighbors_counts_its_farthest():

@@ -179,7 +179,7 @@ def forget_prototypes(content):
         (put("calibration", value=None), r"sha256\.json: lists 'calibration\.safetensors'"),
         (put("calibration", "scale", value=None), r"calibration\.safetensors: .*'scores\.combined'"),
         (
-            put("calibration", "scale", value={"hook": [1.0, 2.0]}),
+            put("calibration", "scale", value={"hook": {"weight": 1.0, "quantiles": [1.0, 2.0]}}),
             r"calibration\.safetensors: has no scores\.hook",
         ),
         (put("classes", 0, "threshold", value=9.0), r"model\.json: its thresholds"),

@@ -86,5 +86,5 @@ def test_surprise_is_that_of_the_combined_score():
     rng = np.random.default_rng(0)
     quantiles = np.sort(rng.normal(size=50).round(1))
     asked = torch.from_numpy(np.concatenate([quantiles, rng.normal(scale=3, size=200), [np.inf, -1e300]]))
-    expected = combined_score({"a": asked}, ScoreScale({"a": quantiles}))
+    expected = combined_score({"a": asked}, ScoreScale({"a": quantiles}, {"a": 1.0}))
     torch.testing.assert_close(Surprise(quantiles)(asked), expected, rtol=1e-14, atol=0)

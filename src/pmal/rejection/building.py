@@ -24,6 +24,8 @@ from pmal.rejection.calibration import Calibration
 from pmal.rejection.model import OpenSetModel, Prototype, Rule
 from pmal.rejection.scores import LOGIT_SCORES, Reference, unknown_scores
 
+ALONE = "neighbors"
+"""What decides where `combined` has no held-out images: the best of its parts on known classes alone."""
 PICTURE_SIDE = 64
 BANK_LIMIT = 50_000
 """Training embeddings that `neighbors` looks at, evenly spaced where there are more: a bundle stays small."""
@@ -57,8 +59,8 @@ def build_model(
     pictures = None if pictures is None else thumbnails(pictures.cpu())
     model = OpenSetModel(network, names, rule, reference, gallery, pictures, calibration)
     if rule.score == "combined" and rule.score not in model.score_names:
-        session.display.say("held-out images are too few or too alike for score combined: distance decides")
-        return replace(model, rule=replace(rule, score="distance"))
+        session.display.say(f"held-out images are too few or too alike for score combined: {ALONE} decides")
+        return replace(model, rule=replace(rule, score=ALONE))
     return model
 
 
@@ -78,7 +80,8 @@ def default_score(config: RunConfig) -> str:
     """What `rejection.score = "auto"` stands for."""
     if config.rejection.score != "auto":
         return config.rejection.score
-    return METHODS[config.method].score
+    score = METHODS[config.method].score
+    return ALONE if score == "combined" and not config.data.held_out else score
 
 
 def check_score(config: RunConfig) -> None:

@@ -14,8 +14,11 @@ from pmal.rejection.thresholds import Threshold, conformal_threshold, per_class_
 
 EMBEDDINGS_LIMIT = 10_000
 """Embeddings that are kept at most: a bundle stays small."""
-COMBINED = ("distance", "neighbors", "logit")
-"""What the combined score is made of, where a model has them."""
+COMBINED = {"distance": 1.0, "neighbors": 2.0, "logit": 1.0}
+"""What the combined score is made of, where a model has them, and how much each counts.
+
+Distance and logit say how well an image fits a class, neighbors whether training images lie where it lies:
+half of the weight for each of the two questions. Chosen on known classes alone (docs/method.md)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +47,7 @@ class Calibration:
         usable = {name: values for name, values in parts.items() if _has_spread(values[first])}
         if len(usable) < 2 or not len(second):
             return cls(dict(scores), predictions, None)
-        scale = ScoreScale.fit({name: values[first] for name, values in usable.items()})
+        scale = ScoreScale.fit({name: values[first] for name, values in usable.items()}, COMBINED)
         combined = combined_score({name: values[second] for name, values in usable.items()}, scale)
         return cls({**scores, "combined": combined}, predictions, scale)
 

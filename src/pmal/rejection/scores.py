@@ -8,8 +8,10 @@ Shapes: B samples, K classes, D channels, N samples of the bank, M of them in a 
 
 import functools
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+import operator
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -20,6 +22,7 @@ from pmal.errors import DataError, UsageError
 from pmal.optimization import DISTANCES
 
 Floats = NDArray[np.float64]
+Surprise = TypeVar("Surprise", Floats, torch.Tensor)
 
 NEIGHBORS = 5
 """Which of the nearest training samples counts."""
@@ -113,40 +116,60 @@ class ScoreScale:
 
     quantiles: dict[str, Floats]
     """Per score, values that split the known samples into equal shares, in rising order."""
+    weights: dict[str, float]
+    """Per score, how much it counts in the mean."""
 
     def __post_init__(self) -> None:
         if not self.quantiles:
             raise UsageError("a score scale without scores: pass at least one, by name")
         for name, values in self.quantiles.items():
             _check_quantiles(name, values)
+            weight = self.weights.get(name)
+            if weight is None or not 0 < weight < math.inf:
+                raise DataError(f"score '{name}': its weight is {weight}: pass a positive number")
 
     @classmethod
-    def fit(cls, known_scores: Mapping[str, torch.Tensor]) -> "ScoreScale":
+    def fit(
+        cls, known_scores: Mapping[str, torch.Tensor], weights: Mapping[str, float] | None = None
+    ) -> "ScoreScale":
         """From the scores of held-out known samples. Samples that broke the model are left out.
 
-        >>> ScoreScale.fit({"distance": torch.tensor([0.25, 0.0, 0.5])}).to_lists()
-        {'distance': [0.0, 0.25, 0.5]}
-        """
-        return cls({name: _quantiles(_floats(scores)) for name, scores in known_scores.items()})
+        A score without a weight counts once.
 
-    def to_lists(self) -> dict[str, list[float]]:
+        >>> ScoreScale.fit({"distance": torch.tensor([0.25, 0.0, 0.5])}).to_lists()
+        {'distance': {'weight': 1.0, 'quantiles': [0.0, 0.25, 0.5]}}
+        """
+        given = weights or {}
+        quantiles = {name: _quantiles(_floats(scores)) for name, scores in known_scores.items()}
+        return cls(quantiles, {name: float(given.get(name, 1.0)) for name in known_scores})
+
+    def to_lists(self) -> dict[str, dict[str, Any]]:
         """For a JSON file."""
-        return {name: values.tolist() for name, values in self.quantiles.items()}
+        return {
+            name: {"weight": self.weights[name], "quantiles": values.tolist()}
+            for name, values in self.quantiles.items()
+        }
 
     @classmethod
-    def from_lists(cls, quantiles: Mapping[str, Sequence[float]]) -> "ScoreScale":
+    def from_lists(cls, parts: Mapping[str, Mapping[str, Any]]) -> "ScoreScale":
         """What `to_lists` wrote; anything else is refused."""
         try:
-            return cls({name: np.asarray(values, np.float64) for name, values in quantiles.items()})
-        except (AttributeError, TypeError, ValueError):
-            raise DataError("score scale: pass a list of numbers for each score") from None
+            quantiles = {name: np.asarray(part["quantiles"], np.float64) for name, part in parts.items()}
+            return cls(quantiles, {name: float(part["weight"]) for name, part in parts.items()})
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise DataError("score scale: pass a weight and a list of quantiles for each score") from None
+
+    def mean(self, surprise: Mapping[str, Surprise]) -> Surprise:
+        """Return the weighted mean of what each score says; arrays or tensors."""
+        parts = [surprise[name] * weight for name, weight in self.weights.items()]
+        return functools.reduce(operator.add, parts) / sum(self.weights.values())
 
 
 def combined_score(scores: Mapping[str, torch.Tensor], scale: ScoreScale) -> torch.Tensor:
-    """The mean surprise over the scores of a scale; others are ignored.
+    """The weighted mean surprise over the scores of a scale; others are ignored.
 
     Surprise is -log of the share of known samples that look at least as unknown. It has no unit, so a bounded
-    distance and an unbounded logit weigh the same, and rarity counts, not shape: a mean of the shares would
+    distance and an unbounded logit can be compared, and rarity counts, not shape: a mean of the shares would
     treat 1 in 20 and 1 in 1000 as nearly equal, one of standard deviations would follow the longest tail.
 
     >>> scale = ScoreScale.fit({"a": torch.arange(9.0), "b": -torch.arange(9.0)})
@@ -156,13 +179,11 @@ def combined_score(scores: Mapping[str, torch.Tensor], scale: ScoreScale) -> tor
     missing = [name for name in scale.quantiles if name not in scores]
     if missing:
         raise UsageError(f"the combined score needs the score '{missing[0]}', too: pass it")
-    parts_B = [_surprise(_floats(scores[name]), values) for name, values in scale.quantiles.items()]
-    try:
-        mean_B = np.mean(parts_B, axis=0)
-    except ValueError:
-        lengths = ", ".join(f"'{name}' {len(scores[name])}" for name in scale.quantiles)
-        raise DataError(f"scores of different length ({lengths}): pass each for the same samples") from None
-    return torch.from_numpy(mean_B).to(next(iter(scores.values())).device)
+    found = {name: _surprise(_floats(scores[name]), values) for name, values in scale.quantiles.items()}
+    if len({len(values) for values in found.values()}) > 1:
+        lengths = ", ".join(f"'{name}' {len(values)}" for name, values in found.items())
+        raise DataError(f"scores of different length ({lengths}): pass each for the same samples")
+    return torch.from_numpy(scale.mean(found)).to(next(iter(scores.values())).device)
 
 
 def surprise_curve(quantiles_Q: Floats) -> tuple[Floats, Floats]:

@@ -238,12 +238,17 @@ def _read_calibration(value: Any) -> tuple[int | None, ScoreScale | None]:
     images = _typed(found["images"], int, "calibration.images")
     if found["scale"] is None:
         return images, None
-    quantiles = _typed(found["scale"], dict, "calibration.scale")
-    lists = {name: _numbers(quantiles, name) for name in quantiles}
+    scale = _typed(found["scale"], dict, "calibration.scale")
+    parts = {name: _read_scale_part(part, f"calibration.scale.{name}") for name, part in scale.items()}
     try:
-        return images, ScoreScale.from_lists(lists)
+        return images, ScoreScale.from_lists(parts)
     except PmalError as error:
         raise DataError(f"calibration.scale: {error}") from None
+
+
+def _read_scale_part(value: Any, where: str) -> dict[str, Any]:
+    found = _section(value, where, ("weight", "quantiles"))
+    return {"weight": _number(found["weight"], f"{where}.weight"), "quantiles": _numbers(found, "quantiles")}
 
 
 def _check_classes(record: Record) -> None:

@@ -67,8 +67,8 @@ class DecisionGraph(nn.Module):
         self.network, self.added = model.classifier, model.added
         self.score, reference = model.deciding_score(), model.reference
         self.register_buffer("limits_K", model.limits())
-        scale = model.calibration.scale if model.calibration else None
-        parts = scale.quantiles if scale and self.score == "combined" else {}
+        self.scale = model.calibration.scale if model.calibration else None
+        parts = self.scale.quantiles if self.scale and self.score == "combined" else {}
         self.surprise = nn.ModuleDict({name: Surprise(values) for name, values in parts.items()})
         self.measure = DISTANCES[reference.distance] if reference else None
         if reference is not None:
@@ -104,12 +104,13 @@ class DecisionGraph(nn.Module):
             return LOGIT_SCORES[name](logits_BK)
         if name in self.network.head.own_scores:
             return scores_of(self.network.head, z_BD, logits_BK)[name]
-        if name == "combined":
-            parts = [
-                part(self._score(which, z_BD, logits_BK, *distances_BK))
+        if name == "combined" and self.scale is not None:
+            found = {
+                which: part(self._score(which, z_BD, logits_BK, *distances_BK))
                 for which, part in self.surprise.items()
-            ]
-            return torch.stack(parts).mean(dim=0)
+            }
+            combined_B: Tensor = self.scale.mean(found)
+            return combined_B
         if name == "distance":
             score_B = distance_score(*distances_BK)
         else:
