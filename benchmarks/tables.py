@@ -13,6 +13,7 @@ from pathlib import Path
 
 from benchmarks.speed_tables import SPEED_TABLES, hardware_name, rounded
 from pmal._runtime.files import read_json, write_text
+from pmal.benchmark.cells import ENSEMBLE, FIT
 from pmal.benchmark.groups import (
     Key,
     accuracy,
@@ -20,13 +21,14 @@ from pmal.benchmark.groups import (
     average,
     group_results,
     main_results,
+    mean_passes,
     pair,
-    softmax_results,
     splits_text,
 )
 from pmal.benchmark.ledger import Ledger, Result
 from pmal.benchmark.paper import SCORES as SCORE_OF_PAPER
 from pmal.benchmark.paper import method_tables
+from pmal.benchmark.references import long_softmax, softmax_results
 from pmal.benchmark.rendering import entry_text, render
 from pmal.benchmark.tables import COMMON_SCORES as SCORES
 from pmal.benchmark.tables import methods_tables, paired_tables, paper_row, paper_tables
@@ -40,7 +42,7 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 def benchmark_table(chosen: str) -> str:
     """What `pmal benchmark table` prints, as Markdown: methods, paired, or tables of the paper."""
-    results, _ = Ledger(RESULTS).results()
+    results, _ = Ledger(RESULTS).results(FIT, ENSEMBLE)
     if chosen in ("methods", "paired"):
         return render({"methods": methods_tables, "paired": paired_tables}[chosen](results), "markdown")
     tables, _ = paper_tables(Ledger(RESULTS))
@@ -49,21 +51,26 @@ def benchmark_table(chosen: str) -> str:
 
 
 def pmal_table() -> str:
-    """PMAL and the softmax that trains as long, on the same splits. The table of methods has all the rest."""
+    """PMAL and a long softmax on the same splits. The table of methods has all the rest.
+
+    The softmax is the one of equal cost, or that of twice the epochs where there is no other.
+    """
     results, _ = Ledger(RESULTS).results()
     groups = group_results(main_results(results))
     scores, families = ("probability", "logit", "distance", "neighbors"), defaultdict(list)
     for key, found in groups.items():
         variant = any(setting.startswith("encoder.") for setting in key.settings)
-        pairs = pair(found, softmax_results(key.equally_long, groups))
-        if key.method != "pmal" or variant or not pairs:
+        long = long_softmax(key, found, groups) if key.method == "pmal" and not variant else None
+        if long is None:
             continue
-        for one, same in zip((key, key.equally_long), zip(*pairs, strict=True), strict=True):
+        pairs = pair(found, softmax_results(long[1], groups))
+        for one, same in zip((key, long[1]), zip(*pairs, strict=True), strict=True):
             figures = [average(same, accuracy), *(average(same, auroc(score)) for score in scores)]
-            method = ", ".join([one.method, one.epochs_text, *one.settings])
-            name = f"{key.source}, {splits_text(same)} | {method}"
+            method = ", ".join([one.method, one.epochs_text, *one.shown_settings])
+            name = f"{key.source}, {splits_text(same)} | {method} | {mean_passes(same):.0f}"
             families[key.family].append(f"| {name} | {' | '.join(map(entry_text, figures))} |")
-    head = f"| data, splits | method, epochs | ACC | {' | '.join(f'AUROC {score}' for score in scores)} |"
+    columns = " | ".join(f"AUROC {score}" for score in scores)
+    head = f"| data, splits | method, epochs | passes | ACC | {columns} |"
     rule = "|---" * head.count(" | ") + "|---|"
     tables = ("\n".join([f"family={f}", "", head, rule, *rows]) for f, rows in families.items())
     defects = methods_tables(results)[0].notes

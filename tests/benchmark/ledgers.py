@@ -2,6 +2,7 @@
 
 from pmal.benchmark.cells import FLUCTUATION, make_cell
 from pmal.benchmark.ledger import Ledger
+from pmal.config import to_settings
 
 TINY = (
     "data.limit=40",
@@ -31,7 +32,14 @@ def record(cell, accuracy=0.9, *, softmax=None, grid=None, **scores):
         "scores": {name: {"auroc": {"value": value}} for name, value in scores.items()},
     }
     first = {} if softmax is None else {"softmax": {**figures, "scores": _scores(softmax)}}
-    return {"cell": cell.about(), **figures, **first, "grid": grid}
+    return {"cell": cell.about(), **about(cell), **figures, **first, "grid": grid}
+
+
+def about(cell, known_classes=6):
+    """What a run would say of itself."""
+    config = cell.config()
+    phases = {"optimization": to_settings(config.optimization)} if cell.method == "pmal" else {}
+    return {"about": {"known_classes": known_classes, "classifiers": config.classifiers, **phases}}
 
 
 def _scores(values):

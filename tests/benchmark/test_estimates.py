@@ -39,6 +39,14 @@ def test_what_is_shared_is_counted_once(tmp_path):
     assert [one.trainings for one in estimates(cells, results, trained)] == [0, 1, 1]
 
 
+def test_a_second_training_takes_as_long_as_it_is(tmp_path):
+    results, _ = made_up(tmp_path, measured(tiny(seed=9), 500.0)).results()
+    [found] = estimates([tiny("pmal", epochs=10, settings=["optimization.epochs=30"])], results)
+    assert (found.trainings, found.seconds) == (3, pytest.approx((10 + 10 + 30) * 1000 / 500.0))
+    [found] = estimates([tiny("softmax", epochs=10).together(3)], results)
+    assert (found.trainings, found.seconds) == (3, pytest.approx(30 * 1000 / 500.0))
+
+
 def test_without_a_cell_of_this_encoder_and_hardware_there_is_no_estimate(tmp_path):
     elsewhere = measured(tiny(seed=8), 500.0, {**HERE, "gpu": "another GPU"})
     crowded = measured(tiny(seed=9), 500.0, beside=3)

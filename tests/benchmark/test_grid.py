@@ -26,7 +26,7 @@ def test_all_splits_of_a_family():
     assert cells(data="imagenet-lt", methods="softmax", recipe="imagenet-lt")[0].family == "lt"
 
 
-def test_all_methods_are_every_one_but_a_longer_one():
+def test_all_methods_are_every_one_but_those_at_the_cost_of_another():
     found = cells(methods="all", data="cifar10")
     assert [cell.method for cell in found] == list(METHODS)
     assert len({cell.epochs for cell in found}) == 1
@@ -55,12 +55,6 @@ def test_a_folder_in_the_home_folder_and_an_encoder_of_another_library(tmp_path,
     [cell] = cells(data="~/pets", methods="pmal", encoder="timm/resnet18")
     assert cell.config().data.source == str(tmp_path / "pets")
     assert cell.encoder == "timm/resnet18"
-
-
-def test_the_equally_long_softmax_is_a_softmax_of_twice_the_epochs():
-    long, pmal = cells(methods="softmax-long,pmal", data="cifar10", epochs=30)
-    assert (long.method, long.epochs, pmal.epochs) == ("softmax", 60, 30)
-    assert long == cells(methods="softmax", data="cifar10", epochs=60)[0]
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,7 @@ def test_the_tables_are_those_of_the_command(tmp_path):
     assert [c.text for c in table.head] == [
         "data, splits",
         "method, epochs",
+        "passes",
         "n",
         "ACC",
         "AUROC logit",
@@ -78,9 +79,10 @@ def test_the_tables_are_those_of_the_command(tmp_path):
     ]
     assert texts([table])[0][:2] == [
         ["oscri, strong"],
-        ["cifar10, 0, 1; seed 0", "softmax, 100", "2", "90.5", "80.0", "·"],
+        ["cifar10, 0, 1; seed 0", "softmax, 100", "100", "2", "90.5", "80.0", "·"],
     ]
-    assert table.rows[1][3].note == "± 0.7"
+    assert table.rows[1][4].note == "± 0.7"
+    assert [c.number for c in table.rows[1]] == [False, False, True, True, True, True, True]
     assert "cifar10 splits 0 and 1 have the same known classes" in table.note
     [details] = [block for block in found["methods"].blocks if isinstance(block, Details)]
     assert {t.title for t in details.blocks} == {
@@ -105,7 +107,40 @@ def test_differences_are_dots_with_their_intervals(tmp_path):
     assert [t.title for t in section.blocks[-1].blocks] == [
         t.caption for t in paired_tables(made_up(tmp_path).results()[0])
     ]
-    assert "No softmax trained as long: cifar10, pmal 100 + 100." in section.lead
+    assert section.lead.endswith("No softmax of equal cost: cifar10, pmal 100 + 100.")
+
+
+def test_softmaxes_of_equal_cost_are_rows_and_none_is_missing(tmp_path):
+    equal = [cell("softmax", epochs=347), cell("softmax", epochs=116).together(3)]
+    pmal = record(cell(), logit=0.8, softmax={"logit": 0.7})
+    found = sections_of(tmp_path, pmal, *(record(one, logit=0.8) for one in equal))
+    [figure] = figures_of(found["paired"])
+    assert [row["note"] for row in figure.data["groups"][0]["rows"]] == [
+        "minus softmax, 100; 1 split",
+        "minus softmax of equal cost, 347; 1 split",
+        "minus softmax ensemble of 3, 116; 1 split",
+    ]
+    assert "No softmax" not in found["paired"].lead
+    assert "softmax ensemble of 3, 116" in str(texts(found["methods"].blocks[:1]))
+
+
+def test_twice_the_epochs_are_not_the_same_cost(tmp_path):
+    records = [
+        record(cell(), logit=0.8, softmax={"logit": 0.7}),
+        record(cell("softmax", epochs=200), logit=0.8),
+    ]
+    section = sections_of(tmp_path, *records)["paired"]
+    [figure] = figures_of(section)
+    notes = [row["note"] for row in figure.data["groups"][0]["rows"]]
+    assert notes == ["minus softmax, 100; 1 split", "minus softmax of twice the epochs, 200; 1 split"]
+    assert "No softmax of equal cost: cifar10, pmal 100 + 100." in section.lead
+
+
+def test_an_ensemble_alone_is_a_ledger_and_counts_as_a_method(tmp_path):
+    ledger = made_up(tmp_path, record(cell("softmax", epochs=116).together(3), logit=0.5))
+    assert is_ledger(ledger.folder)
+    page = ledger_page(ledger.folder, pytest.fail)
+    assert page.stats[1].note == "softmax ensemble of 3"
 
 
 def test_a_method_without_a_softmax_beside_it_is_named(tmp_path):

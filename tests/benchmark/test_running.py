@@ -15,6 +15,7 @@ from pmal._runtime.session import open_session
 from pmal.benchmark import fluctuation, running
 from pmal.benchmark.cells import FLUCTUATION, make_cell
 from pmal.benchmark.grid import Planned
+from pmal.benchmark.ledger import Result
 from pmal.benchmark.running import Places, count_training_images, run_cell
 from pmal.benchmark.schedule import missing_cells, run_one_by_one
 from pmal.benchmark.shared import ClassifierStore, classifier_digest, classifier_keys
@@ -111,6 +112,23 @@ def test_the_record_of_a_cell(places, session):
     assert record["shared_classifiers"] == {}
     assert set(record["scores"]["logit"]) >= {"auroc", "fpr95", "oscr"}
     assert count_training_images(tiny(), None) == 216
+
+
+def test_every_record_says_its_passes(places, session):
+    nearest = ["optimization.epochs=2", "mining.per_class=2"]
+    cells = {
+        tiny("softmax", epochs=2): 2,
+        tiny("proser"): 2,
+        tiny("pmal", settings=nearest): 2 + 2 * (1 + 12 / 32),
+        tiny("softmax").together(3): 3,
+    }
+    assert run_all(cells, places, session) == []
+    found = {cell: places.ledger.read(cell) for cell in cells}
+    assert {cell: result.record["passes"] for cell, result in found.items()} == cells
+    # As an older record of it would have them.
+    for result in found.values():
+        older = {name: value for name, value in result.record.items() if name != "passes"}
+        assert Result(result.cell, older).passes == result.passes
 
 
 def test_the_images_of_data_that_are_not_here_are_not_counted(tmp_path):
@@ -292,4 +310,5 @@ def test_fluctuation_of_prototypes(places, session, trained, monkeypatch):
     assert 0 <= record["share_equal"] <= 1
     assert record["distance_to_nearest"] >= 0
     assert record["manifest"]["hardware"]
+    assert record["passes"] == 6
     assert [r.cell for r in places.ledger.results()[0]] == [tiny("pmal")]

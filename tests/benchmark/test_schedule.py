@@ -1,5 +1,6 @@
 """Several cells at a time: none waits for nothing, none trains what another one is training."""
 
+import contextlib
 import errno
 import os
 import signal
@@ -7,6 +8,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from pmal._runtime.session import open_session
 from pmal.benchmark import schedule
@@ -148,6 +150,47 @@ def test_an_interruption_reaches_every_cell_before_any_is_waited_for(processes, 
     with pytest.raises(Interrupted):
         run_at_once(planned_cells(0, 1, 2), Places(tmp_path / "out", tmp_path / "work"), CPU, 2, Noted())
     assert processes.stopped == [("asked", 0), ("asked", 1), ("ended", 0), ("ended", 1)]
+
+
+@pytest.fixture
+def shared(processes, monkeypatch):
+    """What happens in which order, with a GPU that there need not be."""
+    noted = []
+
+    @contextlib.contextmanager
+    def shared_gpu():
+        noted.append("shared")
+        try:
+            yield True
+        finally:
+            noted.append(("ended", len(processes.started), len(processes.stopped)))
+
+    monkeypatch.setattr(schedule, "shared_gpu", shared_gpu)
+    monkeypatch.setattr(schedule, "choose_device", torch.device)
+    return noted
+
+
+def test_cells_share_a_gpu_from_the_first_to_the_last(processes, shared, tmp_path):
+    places, gpu = Places(tmp_path / "out", tmp_path / "work"), Resources(device="cuda:0")
+    processes.ends = lambda running: running[:1] if shared == ["shared"] else pytest.fail("it ended too soon")
+    assert run_at_once(planned_cells(0, 1, 2), places, gpu, 2, Noted()) == []
+    assert shared == ["shared", ("ended", 3, 0)]
+
+
+def test_an_interruption_ends_the_cells_before_what_they_share(processes, shared, tmp_path):
+    def interrupt(running):
+        raise Interrupted(signal.SIGINT, "interrupted")
+
+    processes.ends = interrupt
+    places, gpu = Places(tmp_path / "out", tmp_path / "work"), Resources(device="cuda")
+    with pytest.raises(Interrupted):
+        run_at_once(planned_cells(0, 1, 2), places, gpu, 2, Noted())
+    assert shared == ["shared", ("ended", 2, 4)]
+
+
+def test_without_a_gpu_nothing_is_shared(processes, shared, tmp_path):
+    run_at_once(planned_cells(0, 1), Places(tmp_path / "out", tmp_path / "work"), CPU, 2, Noted())
+    assert shared == []
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ def test_mean_and_deviation_over_splits(tmp_path):
     assert accuracy.deviation == pytest.approx(8**0.5)
     assert logit.value == pytest.approx(82.0)
     assert column(table, "AUROC distance") == [None]
-    assert "| cifar10, 0, 2; seed 0 | oscri, strong | softmax, 100 | 2 | 92.0 ± 2.8 |" in render(
+    assert "| cifar10, 0, 2; seed 0 | oscri, strong | softmax, 100 | 100 | 2 | 92.0 ± 2.8 |" in render(
         [table], "markdown"
     )
 
@@ -80,10 +80,51 @@ def test_equal_splits_among_those_averaged_are_told_of(tmp_path, source, splits,
     assert any("splits 0 and 1 have the same known classes" in note for note in table.notes) == told
 
 
-def test_a_softmax_as_long_as_both_trainings_is_called_so(tmp_path):
-    cells = [cell("pmal"), cell("softmax"), cell("softmax", epochs=200)]
+def test_a_softmax_of_as_many_passes_is_called_so(tmp_path):
+    cells = [cell("pmal"), *(cell("softmax", epochs=n) for n in (100, 200, 346, 347))]
+    cells.append(cell("softmax", epochs=116).together(3))
     table = tables_of(tmp_path, *(record(one, logit=0.5) for one in cells))[0]
-    assert column(table, "method, epochs") == ["pmal, 100 + 100", "softmax, 100", "softmax equally long, 200"]
+    found = dict(zip(column(table, "method, epochs"), column(table, "passes"), strict=True))
+    assert found == {
+        "pmal, 100 + 100": "347",
+        "softmax, 100": "100",
+        "softmax, 200": "200",
+        "softmax, 346": "346",
+        "softmax of equal cost, 347": "347",
+        "softmax ensemble of 3, 116": "348",
+    }
+    assert table.heads.index("passes") == table.heads.index("method, epochs") + 1
+    assert len({row[1] for row in table.rows}) == 1  # the number of classifiers is no setting of the recipe
+
+
+def test_what_is_not_known_to_cost_anything_has_no_passes(tmp_path):
+    silent = record(cell("softmax"), logit=0.5)
+    del silent["about"]
+    assert column(tables_of(tmp_path, silent)[0], "passes") == [None]
+
+
+def test_a_second_training_of_another_length(tmp_path):
+    longer = cell(settings=["optimization.epochs=300", "optimization.weight=2"])
+    equal = cell("softmax", epochs=641)
+    table, paired = tables_of(
+        tmp_path, record(cell()), record(longer), record(equal), record(cell("softmax"))
+    )
+    rows = [row[1:4] for row in table.rows if row[2].startswith("pmal")]
+    assert rows == [
+        ("oscri, strong", "pmal, 100 + 100", "347"),
+        ("oscri, strong, optimization.weight=2", "pmal, 100 + 300", "641"),
+    ]
+    assert "softmax of equal cost, 641" in column(table, "method, epochs")
+    assert [row[2:4] for row in paired.rows] == [
+        ("pmal, 100 + 100", "softmax, 100"),
+        ("pmal, 100 + 300", "softmax, 100"),
+        ("pmal, 100 + 300", "softmax of equal cost, 641"),
+    ]
+
+
+def test_second_trainings_of_two_lengths_are_never_averaged(tmp_path):
+    found = [record(cell(settings=[f"optimization.epochs={n}"], split=n % 2), logit=0.5) for n in (151, 300)]
+    assert column(tables_of(tmp_path, *found)[0], "method, epochs") == ["pmal, 100 + 151", "pmal, 100 + 300"]
 
 
 def test_a_softmax_as_long_as_a_method_with_one_training_is_just_a_softmax(tmp_path):
@@ -141,7 +182,7 @@ def test_paired_differences(tmp_path):
             record(cell("softmax", split=split, epochs=200), logit=base),
         ]
     [table] = paired_tables(made_up(tmp_path, *records).results()[0])
-    assert column(table, "minus") == ["softmax, 100", "softmax equally long, 200"]
+    assert column(table, "minus") == ["softmax, 100", "softmax of twice the epochs, 200"]
     own, long = column(table, "AUROC logit")
     assert own.value == pytest.approx(4.0)
     assert long == Difference(pytest.approx(3.0), pytest.approx(1.0), pytest.approx(6.0), 3)
@@ -153,11 +194,57 @@ def test_the_first_classifiers_of_a_longer_run_stand_for_a_softmax_as_long(tmp_p
     short = record(cell(), logit=0.9, softmax={"logit": 0.85})
     _, table = tables_of(tmp_path, longer, short)
     found = dict(zip(column(table, "minus"), column(table, "AUROC logit"), strict=True))
-    assert found["softmax equally long, 200"].value == pytest.approx(-2.0)
+    assert found["softmax of twice the epochs, 200"].value == pytest.approx(-2.0)
     own = record(cell("softmax", epochs=200), logit=0.89)  # a record of its own comes first
     _, table = tables_of(tmp_path, longer, short, own)
     found = dict(zip(column(table, "minus"), column(table, "AUROC logit"), strict=True))
-    assert found["softmax equally long, 200"].value == pytest.approx(1.0)
+    assert found["softmax of twice the epochs, 200"].value == pytest.approx(1.0)
+
+
+def test_pmal_is_compared_with_everything_of_its_cost(tmp_path):
+    """A softmax of twice the epochs costs less, and is left out where there is one of equal cost."""
+    pmal = record(cell(), 0.9, logit=0.90, distance=0.95, softmax={"logit": 0.80}) | {"score": "distance"}
+    others = {cell("softmax", epochs=200): 0.99, cell("softmax", epochs=347): 0.86}
+    others |= {cell("softmax", epochs=n).together(3): value for n, value in ((116, 0.88), (117, 0.99))}
+    records = [record(one, 0.9, logit=value) for one, value in others.items()]
+    records.append(record(cell("softmax", epochs=116, settings=["data.limit=9"]).together(3), logit=0.99))
+    _, table = tables_of(tmp_path, pmal, *records)
+    assert column(table, "minus") == [
+        "softmax, 100",
+        "softmax of equal cost, 347",
+        "softmax ensemble of 3, 116",
+    ]
+    assert {row[2] for row in table.rows} == {"pmal, 100 + 100"}
+    logit, own = column(table, "AUROC logit"), column(table, "AUROC, each by its own score")
+    assert [entry.value for entry in logit] == pytest.approx([10.0, 4.0, 2.0])
+    assert [entry.value for entry in own] == pytest.approx([15.0, 9.0, 7.0])
+
+
+def test_a_method_that_trains_twice_without_prototypes_costs_twice_the_epochs(tmp_path):
+    found = [record(one, logit=0.5) for one in (cell("proser"), cell("softmax", epochs=200))]
+    methods, table = tables_of(tmp_path, *found)
+    assert column(table, "minus") == ["softmax of equal cost, 200"]
+    # Among the methods it would look like that of PMAL; the passes say the same.
+    assert column(methods, "method, epochs") == ["proser, 100 + 100", "softmax, 200"]
+    assert column(methods, "passes") == ["200", "200"]
+
+
+def test_settings_that_softmax_has_too_are_the_same_in_what_costs_as_much(tmp_path):
+    linear = ["encoder.projection=linear"]
+    found = [record(cell(settings=[*linear, "optimization.weight=2"]), 0.9, logit=0.9)]
+    found += [
+        record(cell("softmax", epochs=347, settings=s), 0.9, logit=v) for s, v in ((linear, 0.7), ([], 0.1))
+    ]
+    _, table = tables_of(tmp_path, *found)
+    [difference] = column(table, "AUROC logit")
+    assert difference.value == pytest.approx(20.0)
+
+
+def test_the_paper_has_no_ensembles(tmp_path):
+    ledger = made_up(tmp_path, record(cell("softmax", epochs=116).together(3), logit=0.5))
+    tables, broken = paper_tables(ledger)
+    assert broken == []
+    assert not any("ensemble of" in str(entry) for table in tables for row in table.rows for entry in row)
 
 
 def test_differences_of_two_splits_have_no_interval(tmp_path):

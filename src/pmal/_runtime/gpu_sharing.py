@@ -30,29 +30,37 @@ def shared_gpu() -> Iterator[bool]:
         yield True
         return
     control = shutil.which(CONTROL)
-    folder = Path(tempfile.mkdtemp(prefix="pmal-mps-"))
-    places = {PIPES: str(folder / "pipes"), LOGS: str(folder / "logs")}
-    started = control is not None and _start(control, places)
+    if control is None:
+        yield False
+        return
+    with tempfile.TemporaryDirectory(prefix="pmal-mps-", ignore_cleanup_errors=True) as folder:
+        places = {PIPES: f"{folder}/pipes", LOGS: f"{folder}/logs"}
+        try:
+            started = _start(control, places)
+            with _environment(places if started else {}):
+                yield started
+        finally:
+            # Also where the start failed or was interrupted: the service may run nevertheless.
+            _run([control], places, "quit\n")
+
+
+@contextlib.contextmanager
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    """Set variables for this process and those that it starts; as they were before afterwards."""
+    before = {name: os.environ[name] for name in variables if name in os.environ}
+    os.environ.update(variables)
     try:
-        if started:
-            os.environ.update(places)
-        yield started
+        yield
     finally:
-        if started and control is not None:
-            for name in places:
-                os.environ.pop(name, None)
-            _ask(control, places, "quit")
-        shutil.rmtree(folder, ignore_errors=True)
+        for name in variables:
+            del os.environ[name]
+        os.environ.update(before)
 
 
 def _start(control: str, places: dict[str, str]) -> bool:
     for place in places.values():
         os.mkdir(place, 0o700)
     return _run([control, "-d"], places)
-
-
-def _ask(control: str, places: dict[str, str], words: str) -> None:
-    _run([control], places, f"{words}\n")
 
 
 def _run(command: list[str], places: dict[str, str], words: str = "") -> bool:

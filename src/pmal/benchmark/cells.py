@@ -29,8 +29,10 @@ from pmal.config import (
 from pmal.data.sources.registry import absolute_source, is_named
 from pmal.errors import UsageError
 
-FIT, FLUCTUATION = "fit", "fluctuation"
-"""What is measured of a cell: a whole run, or how much its prototypes change from one mining to the next."""
+FIT, FLUCTUATION, ENSEMBLE = "fit", "fluctuation", "ensemble"
+"""What is measured of a cell: a whole run, how much its prototypes change from one mining to the next, or the
+mean of its classifiers' logits."""
+_NETWORKS = "ensemble.size="
 
 _OPTIONS = {
     "method": "--methods",
@@ -87,10 +89,27 @@ class Cell:
         }
         return build(RunConfig, merge(*_layers(self.recipe_path or self.recipe, self.settings), named))
 
-    def command(self, grid: str | None = None, base: tuple[str, ...] | None = None) -> str:
-        """What makes this cell again; one of a grid, with the others, from what they are variations of."""
-        grid = grid or (None if self.measure == FIT else self.measure)
-        words = ["pmal", "benchmark", *(["--grid", grid] if grid else ["--methods", self.method])]
+    @property
+    def networks(self) -> int:
+        """How many networks answer together."""
+        sizes = [s.removeprefix(_NETWORKS) for s in self.settings if s.startswith(_NETWORKS)]
+        return int(sizes[0]) if self.measure == ENSEMBLE else 1
+
+    def together(self, networks: int) -> "Cell":
+        """Return the cell of so many of its networks, whose logits are averaged."""
+        others = (s for s in self.settings if not s.startswith(_NETWORKS))
+        settings = tuple(sorted([*others, f"{_NETWORKS}{networks}"]))
+        return dataclasses.replace(self, settings=settings, measure=ENSEMBLE)
+
+    def command(
+        self, grid: str | None = None, base: tuple[str, ...] | None = None, method: str | None = None
+    ) -> str:
+        """What makes this cell again; one of a grid, with the others, from what they are variations of.
+
+        method: another name in --methods, of what goes by the settings of this cell.
+        """
+        grid = grid or (FLUCTUATION if self.measure == FLUCTUATION else None)
+        words = ["pmal", "benchmark", *(["--grid", grid] if grid else ["--methods", method or self.method])]
         words += ["--data", self.source_path or self.source, "--family", self.family]
         words += ["--splits", str(self.split), "--seeds", str(self.seed), "--encoder", self.encoder]
         words += ["--recipe", self.recipe_path or self.recipe, "--epochs", str(self.epochs)]

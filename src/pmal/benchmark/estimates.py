@@ -39,14 +39,16 @@ def estimate_cells(
         keys = classifier_keys(one.cell.config(), device)
         new = [key for key in keys if key not in done and not trained(key)]
         done.update(keys)
-        trainings = len(new) + (METHODS[one.cell.method].second and one.cell.measure == FIT)
-        found.append(_estimate(one.cell, trainings, results, hardware, count_images))
+        second = METHODS[one.cell.method].second and one.cell.measure == FIT
+        epochs = len(new) * one.cell.epochs + second * one.cell.config().second_training.epochs
+        found.append(_estimate(one.cell, len(new) + second, epochs, results, hardware, count_images))
     return found
 
 
 def _estimate(
     cell: Cell,
     trainings: int,
+    epochs: int,
     results: Sequence[Result],
     hardware: Mapping[str, Any],
     count_images: Callable[[Cell], int | None],
@@ -59,7 +61,7 @@ def _estimate(
     images = count_images(cell)
     if images is None:
         return Estimate(trainings, None, "the data are not here")
-    return Estimate(trainings, trainings * cell.epochs * images / speed)
+    return Estimate(trainings, epochs * images / speed)
 
 
 def usual_speed(cell: Cell, results: Sequence[Result], hardware: Mapping[str, Any]) -> float | None:

@@ -1,18 +1,21 @@
 """From what a user asks for to the list of cells. Everything is checked here, before anything runs."""
 
+import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pmal.benchmark.ablations import find_grid, measure_of
 from pmal.benchmark.cells import Cell, make_cell, plain_settings
-from pmal.benchmark.methods import LONG, method_names
-from pmal.config import RunConfig, build, merge, parse_assignment, read_recipe
+from pmal.benchmark.equal_cost import count_known_classes, equal_cost_cell
+from pmal.benchmark.methods import EQUAL_COST, TOGETHER, method_names
+from pmal.config import DataConfig, RunConfig, build, merge, parse_assignment, read_recipe
 from pmal.data.protocols import get_split, list_families, list_sets, splits
 from pmal.data.sources.registry import is_named, open_source
 from pmal.data.task import OWN_FAMILIES, customary_family
 from pmal.errors import UsageError, unknown_name
+from pmal.methods import METHODS
 
 
 @dataclass(frozen=True)
@@ -40,29 +43,46 @@ class Planned:
     """The ablation that it is a variation of."""
     base: tuple[str, ...] | None = None
     """The settings that it varies."""
+    costs_as: Cell | None = None
+    """Of an ensemble: the cell of PMAL that it costs as much as."""
 
     @property
     def command(self) -> str:
+        if self.costs_as:
+            return self.costs_as.command(method=TOGETHER)
         return self.cell.command(self.grid, self.base)
 
 
-def plan(request: Request) -> list[Planned]:
-    """Every cell once, data set by data set; those that share a training stand together."""
+def plan(request: Request, data_root: str | None = None) -> list[Planned]:
+    """Every cell once, data set by data set; those that share a training stand together.
+
+    data_root: where the data are whose number of known classes no published split says.
+    """
     from pmal.encoders import list_encoders
-    from pmal.pipeline import check_config
 
     methods, variants, seeds = _methods(request), _variants(request), whole_numbers(request.seeds, "--seeds")
     if request.encoder and "/" not in request.encoder and request.encoder not in list_encoders():
         raise unknown_name("encoder", request.encoder, list_encoders())
+    count = functools.cache(lambda data: count_known_classes(data, data_root))
     found: dict[Cell, Planned] = {}
     for source, family, split in _problems(request):
         usual = plain_settings(request.recipe or usual_recipe(source), request.settings)
         for seed, (grid, settings), method in itertools.product(seeds, variants, methods):
-            cell = _cell(request, method, (source, family, split), seed, settings, measure_of(grid))
-            check_config(cell.config())
-            varied = grid is not None and cell.settings != usual
-            found.setdefault(cell, Planned(cell, grid, usual) if varied else Planned(cell))
+            base = "pmal" if method in EQUAL_COST else method
+            cell = _cell(request, base, (source, family, split), seed, settings, measure_of(grid))
+            if method in EQUAL_COST:
+                one = _planned_at_cost(method, cell, count)
+            else:
+                varied = grid is not None and cell.settings != usual
+                one = Planned(cell, grid, usual) if varied else Planned(cell)
+            found.setdefault(one.cell, one)
     return list(found.values())
+
+
+def _planned_at_cost(method: str, pmal: Cell, count: Callable[[DataConfig], int]) -> Planned:
+    """Return the softmax that costs as much as a cell of PMAL."""
+    cell = equal_cost_cell(method, pmal, count(pmal.config().data))
+    return Planned(_checked(cell), costs_as=pmal if method == TOGETHER else None)
 
 
 def _cell(
@@ -74,21 +94,26 @@ def _cell(
     measure: str,
 ) -> Cell:
     source, family, split = problem
-    long = method == LONG
-    recipe = request.recipe or usual_recipe(source)
-    epochs = request.epochs or build(RunConfig, read_recipe(recipe)).training.epochs
-    return make_cell(
-        "softmax" if long else method,
+    cell = make_cell(
+        method,
         source,
         family,
         split,
         seed,
-        recipe=recipe,
+        recipe=request.recipe or usual_recipe(source),
         encoder=request.encoder,
-        epochs=2 * epochs if long else epochs,
+        epochs=request.epochs,
         settings=settings,
         measure=measure,
     )
+    return _checked(cell)
+
+
+def _checked(cell: Cell) -> Cell:
+    from pmal.pipeline import check_config
+
+    check_config(cell.config())
+    return cell
 
 
 def usual_recipe(source: str) -> str:
@@ -100,7 +125,7 @@ def _methods(request: Request) -> list[str]:
     given = _names(usual if request.methods is None else request.methods, "--methods")
     if request.grid is not None and given != ["pmal"]:
         raise UsageError(f"--grid {request.grid} varies settings of pmal: leave --methods out")
-    names = [name for name in method_names() if name != LONG] if given == ["all"] else given
+    names = list(METHODS) if given == ["all"] else given
     for name in names:
         if name not in method_names():
             raise unknown_name("method", name, method_names())

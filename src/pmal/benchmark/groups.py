@@ -3,12 +3,13 @@
 Only split and seed differ within a group, so that no mean mixes what does not belong together.
 """
 
+import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from pmal.benchmark.ledger import Result
-from pmal.benchmark.methods import concerns, epochs_text, total_epochs
+from pmal.benchmark.methods import concerns, epochs_text
 from pmal.benchmark.statistics import Difference, Mean, mean_over_splits, paired_difference
 
 Measure = Callable[[Result], float | None]
@@ -25,23 +26,34 @@ class Key:
     settings: tuple[str, ...]
     method: str
     epochs: int
+    second_epochs: int = 0
+    """Of the second training, where it has a length of its own."""
+    networks: int = 1
+    """How many answer together."""
+
+    @property
+    def name(self) -> str:
+        """The method as tables name it."""
+        return f"{self.method} ensemble of {self.networks}" if self.networks > 1 else self.method
+
+    @property
+    def shown_settings(self) -> tuple[str, ...]:
+        """Without those that the name or the epochs say."""
+        said = ("optimization.epochs=",) if self.second_epochs else ()
+        return tuple(s for s in self.settings if not s.startswith(said))
 
     @property
     def recipe_text(self) -> str:
-        return ", ".join([self.encoder, self.recipe, *self.settings])
+        return ", ".join([self.encoder, self.recipe, *self.shown_settings])
 
     @property
     def epochs_text(self) -> str:
-        return epochs_text(self.method, self.epochs)
+        return epochs_text(self.method, self.epochs, self.second_epochs)
 
     def softmax(self, epochs: int) -> "Key":
         """The softmax that it is compared with."""
         settings = tuple(s for s in self.settings if concerns("softmax", s))
         return Key(self.family, self.source, self.encoder, self.recipe, settings, "softmax", epochs)
-
-    @property
-    def equally_long(self) -> "Key":
-        return self.softmax(total_epochs(self.method, self.epochs))
 
 
 Groups = dict[Key, list[Result]]
@@ -50,7 +62,7 @@ Groups = dict[Key, list[Result]]
 def group_results(results: Iterable[Result]) -> Groups:
     groups: Groups = defaultdict(list)
     for result in results:
-        groups[_key(result)].append(result)
+        groups[key_of(result)].append(result)
     return dict(sorted(groups.items(), key=lambda item: _order(item[0])))
 
 
@@ -60,8 +72,8 @@ def main_results(results: Sequence[Result]) -> list[Result]:
     One that was asked for by itself on another split counts: a mean must not lack the splits that an ablation
     had done before.
     """
-    asked = {_key(result) for result in results if result.record.get("grid") is None}
-    return [result for result in results if _key(result) in asked]
+    asked = {key_of(result) for result in results if result.record.get("grid") is None}
+    return [result for result in results if key_of(result) in asked]
 
 
 def accuracy(result: Result) -> float:
@@ -97,19 +109,10 @@ def pair(results: Sequence[Result], others: Sequence[Result]) -> list[tuple[Resu
     return [(result, by_place[place]) for result, place in places if place in by_place]
 
 
-def first_classifiers(results: Sequence[Result]) -> list[Result]:
-    """The plain classifiers that the runs went on from, as if each had a record of its own."""
-    return [
-        Result(result.cell, {**result.record["softmax"], "score": "logit"})
-        for result in results
-        if "softmax" in result.record
-    ]
-
-
-def softmax_results(key: Key, groups: Groups) -> list[Result]:
-    """Of a softmax: where it has no record of its own, the first classifiers of runs that train twice."""
-    twice = (found for other, found in groups.items() if other.softmax(other.epochs) == key)
-    return [*(one for found in twice for one in first_classifiers(found)), *groups.get(key, [])]
+def mean_passes(results: Sequence[Result]) -> float | None:
+    """Return the passes per training image of a group, where its records say them."""
+    found = [result.passes for result in results if result.passes is not None]
+    return statistics.fmean(found) if found else None
 
 
 def splits_text(results: Sequence[Result]) -> str:
@@ -119,10 +122,23 @@ def splits_text(results: Sequence[Result]) -> str:
     return f"{splits}; seed {seeds}"
 
 
-def _key(result: Result) -> Key:
-    cell = result.cell
-    return Key(cell.family, cell.source, cell.encoder, cell.recipe, cell.settings, cell.method, cell.epochs)
+def key_of(result: Result) -> Key:
+    """Return the group that a result belongs to."""
+    cell, networks = result.cell, result.cell.networks
+    settings = tuple(s for s in cell.settings if networks == 1 or concerns(cell.method, s))
+    return Key(
+        family=cell.family,
+        source=cell.source,
+        encoder=cell.encoder,
+        recipe=cell.recipe,
+        settings=settings,
+        method=cell.method,
+        epochs=cell.epochs,
+        second_epochs=result.second_epochs,
+        networks=networks,
+    )
 
 
 def _order(key: Key) -> tuple[str, ...]:
-    return (key.family, key.source, key.recipe_text, key.method, f"{key.epochs:06d}")
+    lengths = (f"{key.epochs:06d}", f"{key.second_epochs:06d}")
+    return (key.family, key.source, key.recipe_text, key.name, *lengths)

@@ -1,5 +1,6 @@
 """The results: one JSON file per cell. What is there is never computed twice, and never changed."""
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,8 +8,8 @@ from typing import Any
 
 from pmal._runtime.files import make_folder, read_json, write_json
 from pmal.benchmark.cells import FIT, FLUCTUATION, Cell, cell_of
-from pmal.benchmark.methods import epochs_text
-from pmal.errors import DataError
+from pmal.benchmark.passes import cell_passes
+from pmal.errors import DataError, UsageError
 from pmal.methods import METHODS
 
 Record = Mapping[str, Any]
@@ -31,9 +32,20 @@ class Result:
         # Of earlier versions, which had no other methods and no other rule.
         return METHODS[self.cell.method].score
 
+    @functools.cached_property
+    def passes(self) -> float | None:
+        """Passes per training image of all trainings. None where an earlier version does not say enough."""
+        if "passes" in self.record:
+            return float(self.record["passes"])
+        try:
+            return cell_passes(self.cell, self.record["about"]["known_classes"])
+        except (KeyError, UsageError):  # such as of a method or a recipe that is no more
+            return None
+
     @property
-    def epochs(self) -> str:
-        return epochs_text(self.cell.method, self.cell.epochs)
+    def second_epochs(self) -> int:
+        """Length of the second training where it has one of its own, else 0."""
+        return int(self.record.get("about", {}).get("optimization", {}).get("epochs", 0))
 
     def accuracy(self) -> float:
         return float(self.record["accuracy"]["value"])
@@ -69,11 +81,13 @@ class Ledger:
         write_json(path, record)
         return path
 
-    def results(self, measure: str = FIT) -> tuple[list[Result], list[str]]:
-        """Every readable record, and a line for every other."""
+    def results(self, *measures: str) -> tuple[list[Result], list[str]]:
+        """Every readable record of what was measured (default: whole runs), and a line for every other."""
         found, broken = [], []
         # Other measurements lie beside them.
-        folders = sorted(METHODS) if measure == FIT else [measure]
+        folders: list[str] = []
+        for measure in measures or (FIT,):
+            folders += sorted(METHODS) if measure == FIT else [measure]
         for path in (path for name in folders for path in sorted(self.folder.glob(f"{name}/*.json"))):
             try:
                 result = read_result(path)
@@ -92,7 +106,9 @@ def read_result(path: Path) -> Result:
     record = read_json(path)
     try:
         cell = cell_of(record)
-        complete = all(isinstance(number, int) for number in (cell.split, cell.seed, cell.epochs))
+        numbers = (cell.split, cell.seed, cell.epochs, cell.networks)
+        complete = all(isinstance(number, int) for number in numbers)
+        complete &= record.get("passes", 1.0) > 0
         if cell.measure == FLUCTUATION:
             complete &= all(name in record for name in _OF_MININGS)
         else:

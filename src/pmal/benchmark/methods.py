@@ -6,8 +6,9 @@ tables ask the record.
 
 from pmal.methods import METHODS
 
-LONG = "softmax-long"
-"""In --methods: softmax of twice the epochs, as long as a method that trains a second time."""
+LONG, TOGETHER = "softmax-long", "softmax-ensemble"
+"""In --methods: a softmax that costs as much as all trainings of PMAL, and several that do so together."""
+EQUAL_COST = (LONG, TOGETHER)
 
 _EVERYWHERE = ("data", "encoder", "training", "rejection")
 _OF_MINING = ("ensemble", "mining", "optimization")
@@ -15,7 +16,7 @@ _OF_MINING = ("ensemble", "mining", "optimization")
 
 def method_names() -> tuple[str, ...]:
     """What --methods takes."""
-    return (*METHODS, LONG)
+    return (*METHODS, *EQUAL_COST)
 
 
 def concerns(method: str, setting: str) -> bool:
@@ -30,19 +31,16 @@ def concerns(method: str, setting: str) -> bool:
     return section in _EVERYWHERE or known.head != "linear" or bool(known.final)
 
 
-def total_epochs(method: str, epochs: int) -> int:
-    """Epochs behind the network that answers: what an equally long softmax has.
-
-    >>> total_epochs("pmal", 100), total_epochs("softmax", 100)
-    (200, 100)
-    """
-    return epochs * (2 if _is_trained_again(method) else 1)
-
-
-def epochs_text(method: str, epochs: int) -> str:
-    return f"{epochs} + {epochs}" if _is_trained_again(method) else str(epochs)
-
-
-def _is_trained_again(method: str) -> bool:
+def is_trained_again(method: str) -> bool:
+    """Return whether the network that answers has two trainings behind it."""
     # Tables show what is in the ledger, be it of a method that is no more.
     return method in METHODS and METHODS[method].second
+
+
+def epochs_text(method: str, epochs: int, second: int = 0) -> str:
+    """Return the length of each training, as tables show it. 0: the second is as long as the first.
+
+    >>> epochs_text("pmal", 100), epochs_text("pmal", 100, 300), epochs_text("softmax", 100)
+    ('100 + 100', '100 + 300', '100')
+    """
+    return f"{epochs} + {second or epochs}" if is_trained_again(method) else str(epochs)

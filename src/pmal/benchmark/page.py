@@ -7,8 +7,8 @@ from typing import Any
 
 from pmal.benchmark.ablation_tables import Found, ablation_tables, fluctuation_table, sweep_bases
 from pmal.benchmark.ablations import GRIDS, Sweep
-from pmal.benchmark.cells import FLUCTUATION
-from pmal.benchmark.groups import Key, group_results, main_results
+from pmal.benchmark.cells import ENSEMBLE, FIT, FLUCTUATION
+from pmal.benchmark.groups import Key, group_results, key_of, main_results
 from pmal.benchmark.ledger import Ledger, Result
 from pmal.benchmark.page_figures import curves_figure, minings_figures, paired_figure, variants_figure
 from pmal.benchmark.page_tables import (
@@ -35,7 +35,7 @@ _PAPER = "the paper's figures, of a wide ResNet on splits of its own."
 def ledger_page(folder: Path, say: Callable[[str], None]) -> Page:
     """All chapters that the ledger has cells for. A file that cannot be read is told of, and left out."""
     ledger = Ledger(folder)
-    (results, broken), (minings, worse) = ledger.results(), ledger.results(FLUCTUATION)
+    (results, broken), (minings, worse) = ledger.results(FIT, ENSEMBLE), ledger.results(FLUCTUATION)
     broken += worse
     if not results and not minings:
         raise DataError(broken[0])
@@ -54,14 +54,13 @@ def ledger_page(folder: Path, say: Callable[[str], None]) -> Page:
 
 def is_ledger(folder: Path) -> bool:
     """Whether the benchmark has left cells there, be they readable or not."""
-    ledger = Ledger(folder)
-    return any(any(ledger.results(measure)) for measure in ("fit", FLUCTUATION))
+    return any(Ledger(folder).results(FIT, ENSEMBLE, FLUCTUATION))
 
 
 def _page(results: Sequence[Result], sections: Sequence[Section]) -> Page:
     methods, sets, families = (
-        sorted({str(getattr(result.cell, name)) for result in results})
-        for name in ("method", "source", "family")
+        sorted({str(getattr(key, name)) for key in map(key_of, results)})
+        for name in ("name", "source", "family")
     )
     places = {(r.cell.source, r.cell.family, r.cell.split) for r in results}
     stats = [
@@ -98,7 +97,8 @@ def _paired_section(results: Sequence[Result]) -> Section | None:
     if not tables:
         return None
     lead = "Each method minus the softmax of the same split and seed: right of zero, the method is better."
-    lead += " A method that trains a second time also stands against a softmax that was trained as long."
+    lead += " A method that trains more than once also stands against softmaxes of equal cost, in passes per"
+    lead += " training image: one that trains for long, and several whose logits are averaged."
     lead = f"{lead} {missing_references(group_results(main_results(results)))}".strip()
     caption = f"Bars: 95 % bootstrap interval over splits. Hollow: fewer than {LEAST} splits, no interval."
     blocks: list[Block] = []

@@ -7,6 +7,7 @@ from pmal.benchmark.ablation_tables import Found
 from pmal.benchmark.ablations import Sweep
 from pmal.benchmark.groups import Groups, Key, splits_text
 from pmal.benchmark.ledger import Result
+from pmal.benchmark.references import EQUAL, equal_cost
 from pmal.benchmark.rendering import Beside, Entry, Table, entry_text
 from pmal.benchmark.statistics import Difference, Mean
 from pmal.benchmark.tables import paired_rows
@@ -57,15 +58,15 @@ def missing_splits(groups: Groups) -> str:
 
 def missing_references(groups: Groups) -> str:
     """Methods that lack a softmax to be compared with."""
-    none, long = [], []
+    none, equal = [], []
     for key, results in groups.items():
         if key.method != "softmax":
             found = [str(row[3]) for row in paired_rows(key, results, groups)]
-            is_long = [name.startswith("softmax equally long") for name in found]
-            none += [] if not all(is_long) else [_named(key)]
-            long += [] if any(is_long) or key.equally_long.epochs == key.epochs else [_named(key)]
+            cost = equal_cost(key, results)
+            none += [] if f"softmax, {key.epochs}" in found else [_named(key)]
+            equal += [] if cost is None or f"{EQUAL}, {cost.epochs}" in found else [_named(key)]
     text = [f"No softmax of the same epochs, split and seed: {'; '.join(none)}."] if none else []
-    text += [f"No softmax trained as long: {'; '.join(long)}."] if long else []
+    text += [f"No {EQUAL}: {'; '.join(equal)}."] if equal else []
     return " ".join(text)
 
 
@@ -113,14 +114,14 @@ def _place(result: Result) -> tuple[int, int]:
 
 
 def _named(key: Key) -> str:
-    settings = f" ({', '.join(key.settings)})" if key.settings else ""
-    return f"{key.source}, {key.method} {key.epochs_text}{settings}"
+    settings = f" ({', '.join(key.shown_settings)})" if key.shown_settings else ""
+    return f"{key.source}, {key.name} {key.epochs_text}{settings}"
 
 
 def _numbers(table: Table) -> set[int]:
     kinds = (Mean, Difference)
     found = {i for row in table.rows for i, entry in enumerate(row) if isinstance(entry, kinds)}
-    return found | {i for i, head in enumerate(table.heads) if head == "n"}
+    return found | {i for i, head in enumerate(table.heads) if head in ("n", "passes")}
 
 
 def _cell(entry: Entry, first: bool, number: bool) -> Cell:

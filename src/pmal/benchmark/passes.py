@@ -1,5 +1,6 @@
 """What a run costs: how often an image goes through a network in training, per training image."""
 
+from pmal.benchmark.cells import FIT, Cell
 from pmal.config import RunConfig
 from pmal.methods import METHODS
 
@@ -22,3 +23,23 @@ def image_passes(config: RunConfig, num_classes: int) -> float:
     batch = config.training.batch_size
     joined = refresh_size(num_classes * config.mining.per_class, batch, config.optimization.refresh)
     return first + config.second_training.epochs * (1 + joined / batch)
+
+
+def cell_passes(cell: Cell, num_classes: int) -> float:
+    """Return the passes per training image of all that a cell trains.
+
+    What is measured of the classifiers alone has no second training.
+    """
+    config = cell.config()
+    if cell.measure == FIT:
+        return image_passes(config, num_classes)
+    return float(config.classifiers * config.training.epochs)
+
+
+def epochs_at_cost(passes: float, networks: int = 1) -> int:
+    """Return the epochs of each of so many networks that have these passes together.
+
+    >>> epochs_at_cost(346.9), epochs_at_cost(346.9, networks=3)
+    (347, 116)
+    """
+    return max(1, round(passes / networks))

@@ -19,11 +19,13 @@ import torch
 from pmal import pipeline
 from pmal._runtime.files import make_folder, read_events, read_json
 from pmal._runtime.session import Session
-from pmal.benchmark.cells import FLUCTUATION, Cell
+from pmal.benchmark.cells import ENSEMBLE, FIT, FLUCTUATION, Cell
 from pmal.benchmark.fluctuation import measure_fluctuation
 from pmal.benchmark.grid import Planned
 from pmal.benchmark.ledger import Ledger
+from pmal.benchmark.passes import cell_passes
 from pmal.benchmark.shared import ClassifierStore, classifier_keys
+from pmal.benchmark.softmax_ensemble import measure_ensemble
 from pmal.benchmark.watching import Watched, note, stage_seconds
 from pmal.config import RunConfig
 from pmal.data.task import open_task
@@ -68,8 +70,7 @@ def run_cell(
     try:
         store.give(config, run)
         watched = replace(session, display=Watched(session.display, notes, keep_classifiers))
-        work = measure_fluctuation if cell.measure == FLUCTUATION else pipeline.fit
-        metrics = work(config, run, watched)
+        metrics = _measured(cell)(config, run, watched)
         keep_classifiers()
     finally:
         note(notes, attempt=time.monotonic() - start)
@@ -79,6 +80,11 @@ def run_cell(
     if not places.keep:
         shutil.rmtree(folder)
     return record
+
+
+def _measured(cell: Cell) -> Callable[[RunConfig, Path, Session], dict[str, Any]]:
+    others = {FLUCTUATION: measure_fluctuation, ENSEMBLE: measure_ensemble}
+    return others.get(cell.measure, pipeline.fit)
 
 
 def count_training_images(cell: Cell, data_root: str | None) -> int | None:
@@ -95,12 +101,13 @@ def _record(
     """What is worth keeping of a run, but for what it shares with others."""
     notes = read_events(folder / "notes.jsonl")
     attempts = [words["attempt"] for words in notes if "attempt" in words]
-    manifest = read_json(folder / "run" / "manifest.json") if cell.measure != FLUCTUATION else {}
+    manifest = read_json(folder / "run" / "manifest.json") if cell.measure == FIT else {}
     cuda = session.device.type == "cuda"
     return {
         "cell": cell.about(),
         **metrics,
         "score": default_score(config),
+        "passes": cell_passes(cell, metrics["about"]["known_classes"]),
         "recipe": cell.recipe,
         "settings": list(cell.settings),
         "seconds": sum(attempts),

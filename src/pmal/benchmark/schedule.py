@@ -4,6 +4,7 @@ A cell waits while another one trains a classifier that it needs. A cell that fa
 and the others go on.
 """
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -16,6 +17,7 @@ from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any
 
 from pmal._runtime.devices import choose_device
+from pmal._runtime.gpu_sharing import shared_gpu
 from pmal._runtime.progress import Display, Lines
 from pmal._runtime.session import Session, open_session
 from pmal._runtime.signals import (
@@ -79,7 +81,15 @@ class _Running:
 def run_at_once(
     planned: Sequence[Planned], places: Places, resources: Resources, jobs: int, display: Display
 ) -> list[str]:
-    """Up to `jobs` cells at a time. Gives the names of the cells that failed."""
+    """Up to `jobs` cells at a time, side by side on one GPU. Gives the names of the cells that failed."""
+    gpu = choose_device(resources.device).type == "cuda"
+    with shared_gpu() if gpu else contextlib.nullcontext():
+        return _run_processes(planned, places, resources, jobs, display)
+
+
+def _run_processes(
+    planned: Sequence[Planned], places: Places, resources: Resources, jobs: int, display: Display
+) -> list[str]:
     # A forked process could not use the GPU that this one has seen.
     context = multiprocessing.get_context("spawn")
     beside = context.Array("i", len(planned))

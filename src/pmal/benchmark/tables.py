@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 from pmal.benchmark.ablation_tables import ablation_tables, fluctuation_table
-from pmal.benchmark.cells import FLUCTUATION
+from pmal.benchmark.cells import ENSEMBLE, FIT, FLUCTUATION
 from pmal.benchmark.groups import (
     Groups,
     Key,
@@ -12,11 +12,10 @@ from pmal.benchmark.groups import (
     auroc,
     average,
     compare,
-    first_classifiers,
     group_results,
     main_results,
+    mean_passes,
     pair,
-    softmax_results,
     splits_text,
 )
 from pmal.benchmark.ledger import Ledger, Result
@@ -30,10 +29,12 @@ from pmal.benchmark.paper import (
     Printed,
     method_tables,
 )
+from pmal.benchmark.references import EQUAL, equal_cost, references
 from pmal.benchmark.rendering import Beside, Entry, Table, entry_text
 from pmal.benchmark.statistics import LEAST
 from pmal.data.protocols import list_families, list_sets, split_defects
 
+_PASSES = "Passes: how often an image goes through a network in all trainings, per training image."
 COMMON_SCORES = ("probability", "logit", "energy", "distance", "neighbors", "combined")
 _BESIDE = (
     "Ours ± deviation over splits (n: cells); the paper's figure, on splits of its own, and the difference."
@@ -42,7 +43,7 @@ _BESIDE = (
 
 def ledger_tables(ledger: Ledger) -> tuple[list[Table], list[str]]:
     """All methods and the differences against softmax; and a line for every file that cannot be read."""
-    results, broken = ledger.results()
+    results, broken = ledger.results(FIT, ENSEMBLE)
     return [*methods_tables(results), *paired_tables(results)], broken
 
 
@@ -58,23 +59,28 @@ def methods_tables(results: Sequence[Result]) -> list[Table]:
     """Every group of results by every score, a table for each family."""
     groups = group_results(main_results(results))
     scores = (f"AUROC {score}" for score in COMMON_SCORES)
-    heads = ("data, splits", "encoder, recipe", "method, epochs", "n", "ACC", *scores)
+    heads = ("data, splits", "encoder, recipe", "method, epochs", "passes", "n", "ACC", *scores)
+    costs = {equal_cost(key, found) for key, found in groups.items() if key.method == "pmal"}
     tables = []
     for family in _families(groups):
         chosen = {key: found for key, found in groups.items() if key.family == family}
         own = any(_own_score(found) for found in chosen.values())
-        rows = tuple(_method_row(key, found, groups, own) for key, found in chosen.items())
+        rows = tuple(
+            _method_row(key, EQUAL if key in costs else key.name, found, own) for key, found in chosen.items()
+        )
         all_heads = heads + (("AUROC own score",) if own else ())
-        tables.append(Table("Methods", family, all_heads, rows, _defects(chosen)))
+        tables.append(Table("Methods", family, all_heads, rows, (_PASSES, *_defects(chosen))))
     return tables
 
 
-def _method_row(key: Key, results: list[Result], groups: Groups, own: bool) -> tuple[Entry, ...]:
+def _method_row(key: Key, name: str, results: list[Result], own: bool) -> tuple[Entry, ...]:
+    passes = mean_passes(results)
     figures = [average(results, auroc(score)) for score in COMMON_SCORES]
     row: tuple[Entry, ...] = (
         f"{key.source}, {splits_text(results)}",
         key.recipe_text,
-        f"{key.method}{_long(key, groups)}, {key.epochs_text}",
+        f"{name}, {key.epochs_text}",
+        None if passes is None else str(round(passes)),
         str(len(results)),
         average(results, accuracy),
         *figures,
@@ -89,12 +95,6 @@ def _method_row(key: Key, results: list[Result], groups: Groups, own: bool) -> t
 def _own_score(results: Sequence[Result]) -> str | None:
     """The method's score, where it is not one of those that have a column."""
     return results[0].score if results[0].score not in COMMON_SCORES else None
-
-
-def _long(key: Key, groups: Groups) -> str:
-    """Whether a softmax is as long as another method of the table with both of its trainings."""
-    others = (other for other in groups if other.method != "softmax" and other.equally_long == key)
-    return " equally long" if key.method == "softmax" and any(o.epochs < key.epochs for o in others) else ""
 
 
 def paired_tables(results: Sequence[Result]) -> list[Table]:
@@ -120,16 +120,9 @@ def paired_tables(results: Sequence[Result]) -> list[Table]:
 
 
 def paired_rows(key: Key, results: list[Result], groups: Groups) -> list[tuple[Entry, ...]]:
-    """A group against the softmax of as many epochs, and against one trained as long, where there are any."""
-    long = key.equally_long
-    references = {
-        f"softmax, {key.epochs}": first_classifiers(results) or groups.get(key.softmax(key.epochs), []),
-        f"softmax equally long, {long.epochs}": softmax_results(long, groups)
-        if long.epochs != key.epochs
-        else [],
-    }
+    """A group against the softmax of as many epochs and those of the same cost, where there are any."""
     rows: list[tuple[Entry, ...]] = []
-    for name, others in references.items():
+    for name, others in references(key, results, groups).items():
         pairs = pair(results, others)
         figures = [
             compare(pairs, measure)
@@ -137,7 +130,7 @@ def paired_rows(key: Key, results: list[Result], groups: Groups) -> list[tuple[E
         ]
         if figures[0] is not None:
             where = f"{key.source}, {splits_text([one for one, _ in pairs])}"
-            method = f"{key.method}, {key.epochs_text}"
+            method = f"{key.name}, {key.epochs_text}"
             rows.append((where, key.recipe_text, method, name, str(figures[0].splits), *figures))
     return rows
 
@@ -167,7 +160,7 @@ def _comparison_rows(
     ours: dict[tuple[str, str], dict[str, list[Result]]] = {}
     for key, found in groups.items():
         score = "" if metric == "ACC" else f"; {_paper_score(found)}"
-        variant = f"{key.method}, {key.recipe_text}, {key.epochs_text}{score}"
+        variant = f"{key.name}, {key.recipe_text}, {key.epochs_text}{score}"
         ours.setdefault((paper_row(number, key), variant), {})[key.source] = found
     rows: list[tuple[Entry, ...]] = []
     for row in [*printed, *sorted({row for row, _ in ours if row not in printed})]:

@@ -41,7 +41,9 @@ def benchmark(
     context: typer.Context,
     methods: Annotated[
         str | None,
-        typer.Option(help="By commas, or all. softmax-long: twice the epochs. Default: softmax,pmal."),
+        typer.Option(
+            help="By commas, or all. softmax-long, softmax-ensemble: at pmal's cost. Default: softmax,pmal."
+        ),
     ] = None,
     data: Annotated[str, typer.Option(help="Data sets, separated by commas.")] = "sample",
     family: Annotated[str, typer.Option(help=DATA_HELP["family"])] = "auto",
@@ -78,7 +80,8 @@ def benchmark(
     from pmal.benchmark.grid import Request, plan
 
     settings = tuple(assignments or ())
-    planned = plan(Request(methods, data, family, splits, seeds, encoder, recipe, epochs, settings, grid))
+    request = Request(methods, data, family, splits, seeds, encoder, recipe, epochs, settings, grid)
+    planned = plan(request, data_root)
     resources = Resources(device, data_root, workers, memory_limit)
     session = start_session(resources, as_json, AGAIN if dry_run else GO_ON)
 
