@@ -203,13 +203,18 @@ def _explicit(config: RunConfig) -> dict[str, Any]:
 
 
 def _default_options(config: RunConfig) -> dict[str, Any]:
-    """Of the method, by the names of settings; left out where nobody sets any."""
-    if not config.method_options:
-        return {}
-    from pmal.ensemble.heads import default_options, final_head  # with torch, which tables can do without
+    """Of method and encoder, by the names of settings; left out where nobody sets any."""
+    # Their modules come with torch, which tables can do without.
+    found: dict[str, Any] = {}
+    if config.method_options:
+        from pmal.ensemble.heads import default_options, final_head
 
-    defaults = default_options(final_head(config).name)
-    return {f"method_options.{option}": value for option, value in defaults.items()}
+        found["method_options"] = default_options(final_head(config).name)
+    if config.encoder.options:
+        from pmal.encoders import registry
+
+        found["encoder"] = {"options": registry.default_options(config.encoder.name)}
+    return _flat(found)
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -30,7 +30,7 @@ class Result:
         if "score" in self.record:
             return str(self.record["score"])
         # Of earlier versions, which had no other methods and no other rule.
-        return METHODS[self.cell.method].score
+        return "distance" if self.cell.method == "pmal" else METHODS[self.cell.method].score
 
     @functools.cached_property
     def passes(self) -> float | None:

@@ -75,6 +75,16 @@ def create_encoder(
     return Projected(found) if projection == "linear" else found
 
 
+def default_options(name: str) -> dict[str, Any]:
+    """Return the options of an encoder with the values that they have when nobody sets them.
+
+    >>> default_options("oscri")
+    {'dropout': 0.0}
+    """
+    parameters = inspect.signature(_find_factory(name)).parameters.values()
+    return {p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty}
+
+
 def check_dropout(name: str, dropout: float) -> None:
     """Refuse what is no probability of leaving something out."""
     if not isinstance(dropout, int | float) or not 0 <= dropout < 1:
