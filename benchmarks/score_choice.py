@@ -2,8 +2,9 @@
 
     python -m benchmarks.score_choice SCORES [SCORES ...]
 
-SCORES are folders that `benchmarks.search --scores` has written. A quarter of the known test images makes the scale of
-a combination, the others measure it, as held-out images do in a run. Writes benchmarks/results/search/scores.json.
+SCORES are folders that `benchmarks.search --scores` has written. A quarter of the known test images makes the
+scale of a combination, the others measure it, as held-out images do in a run. Writes
+benchmarks/results/search/scores.json.
 """
 
 import argparse
@@ -51,11 +52,8 @@ def measure(file: Path) -> dict:
     for weights in COMBINATIONS:
         scale = ScoreScale.fit({name: known[name][scaled] for name in weights}, weights)
         found[label(weights)] = float(auroc(*(combined_score(part, scale) for part in (tested, unknown))))
-    return {
-        "problem": problem,
-        "settings": settings.replace("-optimization.", " optimization.").strip(),
-        "auroc": found,
-    }
+    words = settings.replace("-optimization.", " optimization.").strip()
+    return {"problem": problem, "settings": words, "auroc": found}
 
 
 def label(weights: dict[str, int]) -> str:

@@ -11,14 +11,16 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
+from benchmarks.search_tables import SEARCH_TABLES
 from benchmarks.speed_tables import SPEED_TABLES, hardware_name, rounded
 from pmal._runtime.files import read_json, write_text
 from pmal.benchmark.cells import ENSEMBLE, FIT
 from pmal.benchmark.groups import (
+    Groups,
     Key,
-    accuracy,
     auroc,
     average,
+    compare,
     group_results,
     main_results,
     mean_passes,
@@ -28,9 +30,8 @@ from pmal.benchmark.groups import (
 from pmal.benchmark.ledger import Ledger, Result
 from pmal.benchmark.paper import SCORES as SCORE_OF_PAPER
 from pmal.benchmark.paper import method_tables
-from pmal.benchmark.references import long_softmax, softmax_results
+from pmal.benchmark.references import equal_ensembles, long_softmax, softmax_results
 from pmal.benchmark.rendering import entry_text, render
-from pmal.benchmark.tables import COMMON_SCORES as SCORES
 from pmal.benchmark.tables import methods_tables, paired_tables, paper_row, paper_tables
 
 ROOT = Path(__file__).parents[1]
@@ -51,30 +52,45 @@ def benchmark_table(chosen: str) -> str:
 
 
 def pmal_table() -> str:
-    """PMAL and a long softmax on the same splits. The table of methods has all the rest.
+    """PMAL, a row for each data set, and its differences to softmaxes. The table of methods has all the rest.
 
-    The softmax is the one of equal cost, or that of twice the epochs where there is no other.
+    Of several lengths the costliest counts. The softmax is the one of equal cost, or that of twice the epochs
+    where there is no other.
     """
-    results, _ = Ledger(RESULTS).results()
+    results, _ = Ledger(RESULTS).results(FIT, ENSEMBLE)
     groups = group_results(main_results(results))
-    scores, families = ("probability", "logit", "distance", "neighbors"), defaultdict(list)
-    for key, found in groups.items():
-        variant = any(setting.startswith("encoder.") for setting in key.settings)
-        long = long_softmax(key, found, groups) if key.method == "pmal" and not variant else None
-        if long is None:
-            continue
-        pairs = pair(found, softmax_results(long[1], groups))
-        for one, same in zip((key, long[1]), zip(*pairs, strict=True), strict=True):
-            figures = [average(same, accuracy), *(average(same, auroc(score)) for score in scores)]
-            method = ", ".join([one.method, one.epochs_text, *one.shown_settings])
-            name = f"{key.source}, {splits_text(same)} | {method} | {mean_passes(same):.0f}"
-            families[key.family].append(f"| {name} | {' | '.join(map(entry_text, figures))} |")
-    columns = " | ".join(f"AUROC {score}" for score in scores)
-    head = f"| data, splits | method, epochs | passes | ACC | {columns} |"
-    rule = "|---" * head.count(" | ") + "|---|"
-    tables = ("\n".join([f"family={f}", "", head, rule, *rows]) for f, rows in families.items())
-    defects = methods_tables(results)[0].notes
-    return "\n\n".join([*tables, *defects])
+    mined = {key: found for key, found in groups.items() if key.method == "pmal"}
+    costliest = {}
+    for key, found in sorted(mined.items(), key=lambda item: mean_passes(item[1])):
+        if long_softmax(key, found, groups) is not None:
+            costliest[key.family, key.source] = key, found
+    heads = ("data, splits", "PMAL, epochs", "passes", "AUROC", "by logit", "softmax, epochs", "passes")
+    heads += ("AUROC by logit", "PMAL minus softmax", "PMAL minus ensemble")
+    lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
+    lines += [_pmal_row(key, found, groups) for key, found in costliest.values()]
+    return "\n".join(lines)
+
+
+def _pmal_row(key: Key, found: list[Result], groups: Groups) -> str:
+    _, softmax = long_softmax(key, found, groups)
+    pairs = pair(found, softmax_results(softmax, groups))
+    ours, theirs = (list(same) for same in zip(*pairs, strict=True))
+    together = [pair(found, groups[other]) for other in equal_ensembles(key, found, groups)]
+    settings = ", ".join([key.epochs_text, *key.shown_settings])
+    score = ours[0].score
+    cells = (
+        f"{key.source}, {key.family} {splits_text(ours)}",
+        settings,
+        f"{mean_passes(ours):.0f}",
+        f"{entry_text(average(ours, auroc(score)))} ({score})",
+        entry_text(average(ours, auroc("logit"))),
+        str(softmax.epochs),
+        f"{mean_passes(theirs):.0f}",
+        entry_text(average(theirs, auroc("logit"))),
+        entry_text(compare(pairs, auroc(None))),
+        entry_text(compare(together[0], auroc(None))) if together else "",
+    )
+    return f"| {' | '.join(cells)} |"
 
 
 def baselines_table() -> str:
@@ -150,58 +166,6 @@ def mining_table() -> str:
                 f"| {row['gpairs_per_second']:.2f} | {row['tflops']:.2f} | {row['error']:.0e} | {ratio} |"
             )
     return "\n".join(lines)
-
-
-def search_table() -> str:
-    """Settings compared on known classes alone."""
-    lines = [
-        "| data, split, known / left out | method, epochs | settings | ACC "
-        f"| AUROC {' | AUROC '.join(SCORES)} |",
-        f"|{'---|' * (4 + len(SCORES))}",
-    ]
-    for file in sorted((RESULTS / "search").glob("*.json")):
-        result = read_json(file)
-        source, family, split, left_out = re.match(r"(.+)-([a-z]+)(\d+)-(\d+)out", file.stem).groups()
-        for row in result["rows"]:
-            where = f"{source}, {family} {split}, {len(row['known'])} / {left_out}"
-            phases = f"{row['epochs']} + {row['epochs']}" if row["method"] == "pmal" else f"{row['epochs']}"
-            figures = [row["accuracy"], *(row["auroc"].get(score) for score in SCORES)]
-            cells = " | ".join("" if value is None else f"{100 * value:.1f}" for value in figures)
-            settings = " ".join(word.partition(".")[2] for word in row["settings"].split()) or "defaults"
-            lines.append(f"| {where} | {row['method']}, {phases} | {settings} | {cells} |")
-    return "\n".join(lines)
-
-
-def teachers_table() -> str:
-    """What averaged weights, and the mining classifiers as teachers, do: means over validation problems."""
-    kinds = ("probability", "logit", "distance", "neighbors")
-    groups = defaultdict(list)
-    for file in sorted((RESULTS / "search" / "teachers").glob("*.json")):
-        for row in read_json(file)["rows"]:
-            settings = " ".join(word for word in row["settings"].split() if not word.startswith("data."))
-            groups[file.stem.split("-")[0], row["method"], settings].append(row)
-    lines = [
-        f"| data, problems | method | settings | ACC | AUROC {' | AUROC '.join(kinds)} |",
-        f"|{'---|' * (4 + len(kinds))}",
-    ]
-    for (source, method, settings), rows in groups.items():
-        columns = [[row["accuracy"] for row in rows], *([row["auroc"].get(k) for row in rows] for k in kinds)]
-        cells = ["" if None in column else f"{100 * statistics.mean(column):.1f}" for column in columns]
-        head = f"{source}, {len(rows)} | {method} | {settings.partition('.')[2] or 'defaults'}"
-        lines.append(f"| {head} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def combined_table() -> str:
-    """Single scores and combinations of them on known classes alone, the best ten by their mean."""
-    results = [read_json(file) for file in sorted((RESULTS / "search").glob("*.json"))]
-    rows = [row for result in results for row in result["rows"] if row.get("combined")]
-    found = [{**row["auroc"], **row["combined"]} for row in rows]
-    found = [{name: value for name, value in row.items() if name != "combined"} for row in found]
-    means = {name: statistics.mean(row[name] for row in found) for name in found[0]}
-    best = sorted(means, key=means.get, reverse=True)[:10]
-    lines = [f"| score, or mean of scores | mean AUROC of {len(found)} validation problems |", "|---|---|"]
-    return "\n".join(lines + [f"| {name.replace('+', ', ')} | {100 * means[name]:.1f} |" for name in best])
 
 
 def prototypes_table() -> str:
@@ -297,9 +261,7 @@ TABLES = {
     "cgdl": cgdl_table,
     "quality": quality_table,
     "mining": mining_table,
-    "search": search_table,
-    "teachers": teachers_table,
-    "combined": combined_table,
+    **SEARCH_TABLES,
     "prototypes": prototypes_table,
     "precomputed": precomputed_table,
     "new class": new_class_table,

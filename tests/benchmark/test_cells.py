@@ -23,12 +23,17 @@ def test_a_cell_is_named_by_all_that_decides_it():
     assert cell.name == "pmal/cifar10-arpl2-oscri-strong50-weight2-seed1"
     config = cell.config()
     assert (config.data.source, config.data.split, config.seed) == ("cifar10", 2, 1)
-    assert (config.training.epochs, config.optimization.weight, config.data.held_out) == (50, 2.0, 0.0)
+    assert (config.training.epochs, config.optimization.weight, config.data.held_out) == (50, 2.0, 0.02)
 
 
 def test_what_the_recipe_says_anyway_does_not_make_another_cell():
     plain = make_cell("pmal", "cifar10", "arpl", 0, 0, recipe="strong")
-    said = ["mining.per_class=10", "optimization.margin=0.50", "data.augmentation=strong"]
+    said = [
+        "mining.per_class=10",
+        "optimization.margin=0.50",
+        "data.augmentation=strong",
+        "encoder.options.dropout=0",
+    ]
     assert make_cell("pmal", "cifar10", "arpl", 0, 0, recipe="strong", settings=said) == plain
     assert plain.encoder == "oscri"
     assert plain.epochs == 100

@@ -1,0 +1,95 @@
+"""Fill the ledger, most wanted cells first, for as long as there is time.
+
+    python -m benchmarks.fill --seconds 540 --jobs 6 --data-root DATA --work WORK
+
+Cells that are under way when the time is up save a checkpoint under WORK, and the next call goes on from
+there. --dry-run lists what is missing.
+"""
+
+import argparse
+import os
+import signal
+import threading
+from pathlib import Path
+
+from pmal._runtime.progress import Lines
+from pmal.benchmark.cells import Cell
+from pmal.benchmark.grid import Planned, Request, plan
+from pmal.benchmark.running import Places
+from pmal.benchmark.schedule import missing_cells, run_at_once
+from pmal.config import Resources
+from pmal.errors import Interrupted
+
+RESULTS = Path(__file__).parent / "results"
+METHODS = "pmal,softmax-long,softmax-ensemble"
+LENGTH = ("optimization.epochs=300", "optimization.refresh=16")
+"""Of the second training, and the prototypes that are renewed at each step."""
+RANDOM = ("mining.quality=none", "mining.diversity=random")
+
+
+def queue() -> list[Request]:
+    """What is asked for, most wanted first."""
+    wanted = [
+        Request(METHODS, "cifar10", "arpl", "0-4", epochs=60, settings=LENGTH),
+        Request(METHODS, "tinyimagenet", "arpl", "0-4", epochs=60, settings=LENGTH),
+        Request(METHODS, "cifar+10,cifar+50", "arpl", "0-4", epochs=60, settings=LENGTH),
+        Request(METHODS, "svhn,mnist", "arpl", "0-4", epochs=40, settings=("optimization.epochs=100",)),
+        Request("pmal", "cifar10,tinyimagenet", "arpl", "0-4", epochs=60, settings=LENGTH + RANDOM),
+    ]
+    grids = ("table3", "table4", "table5")
+    return wanted + [
+        Request(None, "cifar10", "arpl", "0-4", epochs=60, settings=LENGTH, grid=grid) for grid in grids
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=0.0, help="0: until all is done")
+    parser.add_argument("--jobs", type=int, default=4)
+    parser.add_argument("--data-root")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--work", type=Path, default=Path("runs") / "benchmark")
+    parser.add_argument("--dry-run", action="store_true")
+    args = parser.parse_args()
+    places, display = Places(args.out, args.work), Lines()
+    missing = missing_cells(all_cells(args.data_root), places, display)
+    if args.dry_run:
+        print("\n".join(one.cell.name for one in missing))
+        return
+    try:
+        with_limit(
+            args.seconds,
+            lambda: run_at_once(missing, places, Resources(data_root=args.data_root), args.jobs, display),
+        )
+    except Interrupted:
+        print("the time is up: the same command goes on")
+
+
+def all_cells(data_root: str | None) -> list[Planned]:
+    """Every cell of the queue once, in its order."""
+    found: dict[Cell, Planned] = {}
+    for request in queue():
+        for one in plan(request, data_root):
+            found.setdefault(one.cell, one)
+    return list(found.values())
+
+
+def with_limit(seconds: float, work) -> None:
+    """Do the work until it is done or the time is up, which interrupts it as a signal would."""
+
+    def stop(number: int, frame: object) -> None:
+        raise Interrupted(number, "the time is up")
+
+    signal.signal(signal.SIGUSR1, stop)
+    timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGUSR1))
+    timer.daemon = True
+    if seconds:
+        timer.start()
+    try:
+        work()
+    finally:
+        timer.cancel()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""Tables of what was compared on known classes alone, from benchmarks/results/search/."""
+
+import statistics
+from collections import defaultdict
+from pathlib import Path
+
+from pmal._runtime.files import read_json
+from pmal.rejection.calibration import COMBINED
+
+SEARCH = Path(__file__).parent / "results" / "search"
+SCORES = ("probability", "logit", "distance", "neighbors")
+DECIDING = "distance, 2 neighbors, logit"
+DEFAULT_LOSS = ("", "optimization.margin=0.5 optimization.weight=1")
+"""The hinge with the paper's margin, as the problems of the sample and of the other sets name it."""
+
+
+def loss_table() -> str:
+    """Losses of the second training: means over the problems of a set."""
+    combined = {(row["problem"], row["settings"]): row["auroc"][DECIDING] for row in _score_rows()}
+    groups = defaultdict(list)
+    for folder in ("loss", "weight"):
+        for file in sorted((SEARCH / folder).glob("*.json")):
+            for row in read_json(file)["rows"]:
+                mined = row["method"] == "pmal"
+                loss = _loss(row["settings"]) if mined else "none"
+                key = (file.stem.split("-")[0], row["method"], _length(row), loss)
+                found = combined.get((file.stem, row["settings"])) if mined else None
+                groups[key].append({**row, "auroc": {**row["auroc"], "combined": found}})
+    lines = _head(
+        "data", "problems", "method, epochs", "passes", "loss", "ACC", *_named((*SCORES, "combined"))
+    )
+    for (source, method, length, loss), rows in sorted(groups.items()):
+        figures = [
+            [row["accuracy"] for row in rows],
+            *([row["auroc"].get(score) for row in rows] for score in (*SCORES, "combined")),
+        ]
+        passes = f"{statistics.mean(row['passes'] for row in rows):.0f}"
+        lines.append(_line(source, str(len(rows)), f"{method}, {length}", passes, loss, *map(_mean, figures)))
+    return "\n".join(lines)
+
+
+def length_table() -> str:
+    """Lengths of the two trainings, prototypes per step, and dropout: one row for a network."""
+    lines = _head("data, split", "method, epochs", "passes", "settings", "ACC", *_named(SCORES))
+    for file in sorted((SEARCH / "length").glob("*.json")):
+        source, family, *_ = file.stem.split("-")
+        for row in sorted(read_json(file)["rows"], key=lambda row: (row["method"], row["settings"])):
+            figures = [[row["accuracy"]], *([row["auroc"].get(score)] for score in SCORES)]
+            settings = _short(row["settings"], hidden=("optimization.epochs", "training.epochs"))
+            where = f"{source}, {family.removeprefix('arpl')}"
+            passes = f"{row['passes']:.0f}"
+            lines.append(
+                _line(where, f"{row['method']}, {_length(row)}", passes, settings, *map(_mean, figures))
+            )
+    return "\n".join(lines)
+
+
+def scores_table() -> str:
+    """Single scores and combinations, by set, for the default loss; and the same without a prototype loss."""
+    by_score: dict[str, dict[tuple[str, str], list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in _score_rows():
+        loss = row["settings"].partition("refresh=32")[2].strip() or row["settings"]
+        kind = "loss" if loss in DEFAULT_LOSS else "plain" if loss == "optimization.weight=0" else None
+        if kind:
+            for score, value in row["auroc"].items():
+                by_score[score][row["problem"].split("-")[0], kind].append(value)
+    sets = ("cifar10", "tinyimagenet", "sample")
+    columns = [*((name, "loss") for name in sets), *((name, "plain") for name in sets[:2])]
+    counts = [f"{name}, {len(by_score['logit'][name, kind])}" for name, kind in columns]
+    heads = [*counts[:3], "mean of the three", *(f"{head}, weight 0" for head in counts[3:])]
+    lines = _head("score, or mean of scores", *heads)
+    means = {
+        score: [statistics.mean(found[column]) for column in columns] for score, found in by_score.items()
+    }
+    for score, values in sorted(means.items(), key=lambda item: -statistics.mean(item[1][:3])):
+        overall = statistics.mean(values[:3])
+        name = f"**{score}**" if score == DECIDING else score
+        lines.append(_line(name, *(f"{100 * v:.1f}" for v in (*values[:3], overall, *values[3:]))))
+    return "\n".join(lines)
+
+
+def teachers_table() -> str:
+    """What averaged weights, and the mining classifiers as teachers, do: means over validation problems."""
+    groups = defaultdict(list)
+    for file in sorted((SEARCH / "teachers").glob("*.json")):
+        for row in read_json(file)["rows"]:
+            settings = " ".join(word for word in row["settings"].split() if not word.startswith("data."))
+            groups[file.stem.split("-")[0], row["method"], settings].append(row)
+    lines = _head("data, problems", "method", "settings", "ACC", *_named(SCORES))
+    for (source, method, settings), rows in groups.items():
+        columns = [
+            [row["accuracy"] for row in rows],
+            *([row["auroc"].get(k) for row in rows] for k in SCORES),
+        ]
+        shown = settings.partition(".")[2] or "defaults"
+        lines.append(_line(f"{source}, {len(rows)}", method, shown, *map(_mean, columns)))
+    return "\n".join(lines)
+
+
+SEARCH_TABLES = {
+    "search loss": loss_table,
+    "search length": length_table,
+    "search scores": scores_table,
+    "teachers": teachers_table,
+}
+
+
+def _score_rows() -> list[dict]:
+    assert COMBINED == {"distance": 1.0, "neighbors": 2.0, "logit": 1.0}, "the table marks another one"
+    return read_json(SEARCH / "scores.json")["rows"]
+
+
+def _loss(settings: str) -> str:
+    values = dict(word.split("=") for word in settings.split())
+    weight, margin = values.get("optimization.weight", "1"), values.get("optimization.margin", "0.5")
+    temperature = values.get("optimization.temperature", "0")
+    if weight == "0":
+        return "none (weight 0)"
+    kind = "hinge" if temperature == "0" else f"temperature {temperature}"
+    return f"{kind}, margin {margin}, weight {weight}"
+
+
+def _length(row: dict) -> str:
+    return f"{row['epochs']} + {row['second_epochs']}" if row["second_epochs"] else str(row["epochs"])
+
+
+def _short(settings: str, hidden: tuple[str, ...]) -> str:
+    words = [word for word in settings.split() if word.partition("=")[0] not in hidden]
+    return (
+        " ".join(word.removeprefix("optimization.").removeprefix("encoder.options.") for word in words)
+        or "defaults"
+    )
+
+
+def _mean(values: list[float | None]) -> str:
+    return "" if None in values else f"{100 * statistics.mean(values):.1f}"
+
+
+def _named(scores: tuple[str, ...]) -> list[str]:
+    return [f"AUROC {score}" for score in scores]
+
+
+def _head(*heads: str) -> list[str]:
+    return [_line(*heads), f"|{'---|' * len(heads)}"]
+
+
+def _line(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
