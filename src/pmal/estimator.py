@@ -44,6 +44,7 @@ from pmal.estimator_settings import (
 from pmal.rejection.model import Answers, OpenSetModel
 from pmal.rejection.new_class import AddedClass, add_class
 from pmal.rejection.recalibration import recalibrated
+from pmal.rejection.thresholds import discoveries
 from pmal.serving.bundle import load_model, save_model
 from pmal.serving.predict import TOP, describe_answers, find_model
 
@@ -129,27 +130,44 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         self._take(model, labels)
         return self
 
-    def predict(self, X: Any) -> NDArray[Any]:
-        """The class of each sample, -1 for unknown."""
-        return self._labels.labels(self._answers(X).labels.numpy())
+    def predict(self, X: Any, fdr: float | None = None) -> NDArray[Any]:
+        """The class of each sample, -1 for unknown.
+
+        fdr: instead of the threshold of each sample, bound the share of known samples among all that are
+        called unknown in X (Benjamini and Hochberg). The larger X, the better it can tell.
+        """
+        answers = self._answers(X)
+        if fdr is None:
+            return self._labels.labels(answers.labels.numpy())
+        unknown_N = discoveries(_calibrated(answers), fdr)
+        return self._labels.labels(np.where(unknown_N, -1, answers.nearest.numpy()))
+
+    def p_values(self, X: Any) -> Floats:
+        """How likely a known sample is to look at least as unknown as each of these, from 0 to 1.
+
+        At most a share p of known samples has a value of p or less. `predict` says -1 where
+        it is 1 - accept or less.
+        """
+        return _calibrated(self._answers(X))
 
     def unknown_score(self, X: Any) -> Floats:
         """How unknown each sample looks; larger is more unknown."""
-        z_ND, logits_NK = self._embed(X)
+        z_ND, logits_NK, _ = self._embed(X)
         score_N: Floats = self.model_.scores(z_ND, logits_NK)[self.model_.deciding_score()].numpy()
         return score_N
 
     def decision_function(self, X: Any) -> Floats:
-        """Threshold minus unknown score: above 0 is known, exactly where `predict` does not say -1."""
+        """Threshold minus unknown score: above 0 is known, exactly where `predict` does not say -1.
+
+        Of the unknown score and the typicality score, the one with less room to its threshold counts.
+        """
         answers = self._answers(X)
-        score_N, limit_N = answers.score.numpy(), answers.limits.numpy()
-        # A score at its threshold is accepted: the next number above it makes that more than 0.
-        room_N = np.nextafter(limit_N, np.inf) - np.where(score_N < np.inf, score_N, 0.0)
-        return np.where(score_N < np.inf, room_N, -np.inf)
+        near_N = _room(answers.score.numpy(), answers.limits.numpy())
+        return np.minimum(near_N, _room(answers.far.numpy(), answers.far_limits.numpy()))
 
     def predict_proba(self, X: Any) -> Floats:
         """Softmax over the known classes (N, K), as if there were no others."""
-        _, logits_NK = self._embed(X)
+        _, logits_NK, _ = self._embed(X)
         if self.model_.added:
             name = self.model_.class_names[-1]
             raise UsageError(f"class {name} was added without training, and has no probability: use predict")
@@ -175,9 +193,9 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         Where some are unknown (y = -1), it is the threshold of the best macro-F1, unknown counted as a class;
         else, as in `fit`, the one that accepts the share `accept` of known samples: then y may be left out.
         """
-        z_ND, logits_NK = self._embed(X)
+        z_ND, logits_NK, far_N = self._embed(X)
         numbers_N = None if y is None else torch.from_numpy(self._labels.numbers(y, len(z_ND)))
-        self.model_ = recalibrated(self.model_, z_ND, logits_NK, numbers_N)
+        self.model_ = recalibrated(self.model_, z_ND, logits_NK, far_N, numbers_N)
         if numbers_N is None or (numbers_N >= 0).all():
             _warn_of_threshold(self.model_)
         return self
@@ -279,15 +297,14 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
             raise DataError(f"X has {np.shape(X)[1]} features, but the classifier was fitted on {width}")
         return Samples.whole(store, np.zeros(len(store), np.int64), ("",))
 
-    def _embed_samples(self, samples: Samples) -> tuple[torch.Tensor, torch.Tensor]:
-        z_ND, logits_NK = self.model_.embed(self._read(samples))
-        return z_ND.cpu(), logits_NK.cpu()
+    def _embed_samples(self, samples: Samples) -> tuple[torch.Tensor, ...]:
+        return tuple(tensor.cpu() for tensor in self.model_.embed(self._read(samples)))
 
     def _read(self, samples: Samples) -> ReadSamples:
         network = self.model_.classifier
         return ReadSamples(samples, *network.spec.image_shape, network.mean.device)
 
-    def _embed(self, X: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def _embed(self, X: Any) -> tuple[torch.Tensor, ...]:
         return self._embed_samples(self._samples(X))
 
     def _answers_of(self, samples: Samples) -> Answers:
@@ -295,6 +312,21 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
 
     def _answers(self, X: Any) -> Answers:
         return self._answers_of(self._samples(X))
+
+
+def _room(score_N: Floats, limit_N: Floats) -> Floats:
+    """How far a score is from its threshold; above 0 is accepted."""
+    # A score at its threshold is accepted: the next number above it makes that more than 0.
+    with np.errstate(invalid="ignore"):
+        room_N = np.nextafter(limit_N, np.inf) - np.where(score_N < np.inf, score_N, 0.0)
+    return np.where(score_N < np.inf, room_N, -np.inf)
+
+
+def _calibrated(answers: Answers) -> Floats:
+    p_values_N: Floats = answers.p_values.numpy()
+    if np.isnan(p_values_N).any():
+        raise UsageError("p-values need held-out samples, and this classifier has none: raise held_out")
+    return p_values_N
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ has to show is in `pmal.benchmark.page`. Nothing but the report is written.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -142,13 +142,13 @@ def answer_tests(run: Path, config: RunConfig, model: OpenSetModel, task: Task, 
     softmax = None
     if METHODS[config.method].second:
         softmax = load_classifiers(run / "classifiers", 1, task.class_names, session)[0]
-    z, logits = _embed(model.classifier, opened, session)
-    answers = model.answer_embedded(z, logits) if _has_threshold(model) else None
+    z, logits, far = _embed(model.classifier, opened, session, model.embed_batch)
+    answers = model.answer_embedded(z, logits, far) if _has_threshold(model) else None
     return Measured(
         known=opened[0].samples,
         unknown=opened[1].samples if len(opened) > 1 else None,
         model=Answered(
-            model.nearest_class(z, logits).numpy(), _arrays(model.scores(z, logits)), z.double().numpy()
+            model.nearest_class(z, logits).numpy(), _arrays(model.scores(z, logits, far)), z.double().numpy()
         ),
         softmax=_softmax_answers(softmax, opened, session) if softmax else None,
         answer=answers.labels.numpy() if answers else None,
@@ -208,10 +208,15 @@ def _readable(run: Path, task: Task) -> Task:
     return task
 
 
-def _embed(network: Classifier, parts: list[Part], session: Session) -> tuple[torch.Tensor, torch.Tensor]:
+def _embed(
+    network: Classifier,
+    parts: list[Part],
+    session: Session,
+    embed: Callable[[torch.Tensor], tuple[torch.Tensor, ...]] | None = None,
+) -> tuple[torch.Tensor, ...]:
     with session.display.stage("test images", sum(len(part.images) for part in parts), "images") as advance:
-        found = [embed_images(network, part.images, advance=advance) for part in parts]
-    return torch.cat([z_ND for z_ND, _ in found]), torch.cat([logits_NK for _, logits_NK in found])
+        found = [embed_images(network, part.images, advance=advance, embed=embed) for part in parts]
+    return tuple(torch.cat(column) for column in zip(*found, strict=True))
 
 
 def _softmax_answers(network: Classifier, parts: list[Part], session: Session) -> Answered:

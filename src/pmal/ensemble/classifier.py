@@ -13,8 +13,12 @@ from pmal._runtime.tensors import load_tensors, save_tensors
 from pmal.config import EncoderConfig, build
 from pmal.data.augmentation import normalize
 from pmal.encoders import create_encoder
+from pmal.encoders.observing import Observer
 from pmal.ensemble.heads import HeadConfig, HeadShape, create_head
 from pmal.errors import DataError, UsageError
+
+Statistics = dict[str, torch.Tensor]
+"""What the layers of an encoder see of images (B, F), by their names."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,7 @@ class Classifier(nn.Module):
         features = int(self.encoder.num_features)
         shape = HeadShape(features, len(spec.class_names), spec.channels, spec.image_size, config.bias)
         self.head = create_head(spec.head, shape)
+        self._observer: Observer | None = None
         self.register_buffer("mean", torch.zeros(spec.channels))
         self.register_buffer("std", torch.ones(spec.channels))
 
@@ -86,6 +91,19 @@ class Classifier(nn.Module):
         z_BD = self.encoder(normalized_BCHW.to(self.encoder_dtype)).to(normalized_BCHW.dtype)
         z_BD = self.head.complete(normalized_BCHW, z_BD)
         return z_BD, self.head(z_BD)
+
+    def embed_observed(self, images_BCHW: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Statistics]:
+        """The same, and what the layers of the encoder saw on the way, by their names."""
+        with self.observer.looking() as found:
+            z_BD, logits_BK = self.embed(images_BCHW)
+        return z_BD, logits_BK, found
+
+    @property
+    def observer(self) -> Observer:
+        """Looks at the layers of the encoder from the first call on."""
+        if self._observer is None:
+            self._observer = Observer(self.encoder)
+        return self._observer
 
     @property
     def encoder_dtype(self) -> torch.dtype:

@@ -52,30 +52,36 @@ def embed_images(
     advance: Advance | None = None,
     ranks: Ranks = ALONE,
     to: torch.device = CPU,
-    embed: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]] | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    embed: Callable[[torch.Tensor], tuple[torch.Tensor, ...]] | None = None,
+) -> tuple[torch.Tensor, ...]:
     """z_ND and logits_NK in float32, on the CPU where nothing else is asked for.
 
     Full precision on every device: scores are compared by rank, and fewer bits would make ties of them.
     Several processes share the batches, which stay the same ones, and each gets all that came out.
-    embed: another way to compute what the network does.
+    embed: what to compute of a batch instead; as many tensors come back as it gives.
     """
     model.eval()
     embed = embed or model.embed
     plan = sequential_plan(len(images), batch_size or batch_for(model))
     shares = [plan[share] for share in ranks.shares(len(plan))]
-    own, classes = shares[ranks.rank], len(model.spec.class_names)
-    outputs = [(torch.empty(0, model.num_features, device=to), torch.empty(0, classes, device=to))]
-    report = ranks.for_all(advance) if advance else None
+    own, spec = shares[ranks.rank], model.spec
+    report, outputs = ranks.for_all(advance) if advance else None, []
     with full_precision():
         for batch in images.stream(own) if own else ():
-            z_BD, logits_BK = embed(batch)
-            outputs.append((z_BD.float().to(to), logits_BK.float().to(to)))
+            outputs.append(tuple(_plain(tensor, to) for tensor in embed(batch)))
             if report:
                 report(len(batch))
+        if not outputs:  # a process without a share takes part in what follows all the same
+            size = (0, spec.channels, spec.image_size, spec.image_size)
+            nothing = torch.empty(size, dtype=spec.dtype, device=model.mean.device)
+            outputs.append(tuple(_plain(tensor, to) for tensor in embed(nothing)))
     counts = [sum(map(len, share)) for share in shares]
-    z_ND, logits_NK = (torch.cat(tensors) for tensors in zip(*outputs, strict=True))
-    return ranks.gather_rows(z_ND, counts), ranks.gather_rows(logits_NK, counts)
+    columns = (torch.cat(tensors) for tensors in zip(*outputs, strict=True))
+    return tuple(ranks.gather_rows(column, counts) for column in columns)
+
+
+def _plain(tensor: torch.Tensor, to: torch.device) -> torch.Tensor:
+    return (tensor if tensor.dtype == torch.float64 else tensor.float()).to(to)
 
 
 def batch_for(model: Classifier) -> int:

@@ -22,7 +22,8 @@ from pmal.optimization.learner import embed_prototypes
 from pmal.optimization.training import PrototypeTrainingSet
 from pmal.rejection.calibration import Calibration
 from pmal.rejection.model import OpenSetModel, Prototype, Rule
-from pmal.rejection.scores import LOGIT_SCORES, Reference, unknown_scores
+from pmal.rejection.scores import LOGIT_SCORES, Reference
+from pmal.rejection.typicality import FITTED_IMAGES, fit_typicality
 
 ALONE = "neighbors"
 """What decides where `combined` has no held-out images: the best of its parts on known classes alone."""
@@ -44,7 +45,9 @@ def build_model(
     names, reference, pictures = network.spec.class_names, None, None
     learns = prototypes is not None or network.head.is_fitted_after
     total = (len(data.images) if learns else 0) + (len(held_out.images) if held_out else 0)
+    total += min(len(data.images), FITTED_IMAGES)
     with session.display.stage("calibration", total, "images") as advance:
+        typicality = fit_typicality(network, data.images, advance, session.ranks)
         if prototypes is not None:
             both = PrototypeTrainingSet(data.images, data.labels, data.ids, prototypes)
             pictures = both.prototype_images()
@@ -54,10 +57,11 @@ def build_model(
         if network.head.is_fitted_after:
             z_ND, logits_NK = embed_images(network, data.images, advance=advance, ranks=session.ranks)
             network.head.fit_after(z_ND, logits_NK, data.labels.cpu())
-        calibration = _calibrate(network, reference, held_out, advance, session.ranks) if held_out else None
-    gallery = _gallery(prototypes) if prototypes else ()
-    pictures = None if pictures is None else thumbnails(pictures.cpu())
-    model = OpenSetModel(network, names, rule, reference, gallery, pictures, calibration)
+        gallery = _gallery(prototypes) if prototypes else ()
+        pictures = None if pictures is None else thumbnails(pictures.cpu())
+        model = OpenSetModel(network, names, rule, reference, gallery, pictures, typicality=typicality)
+        if held_out:
+            model = replace(model, calibration=_calibrate(model, held_out, advance, session.ranks))
     if rule.score == "combined" and rule.score not in model.score_names:
         session.display.say(f"held-out images are too few or too alike for score combined: {ALONE} decides")
         return replace(model, rule=replace(rule, score=ALONE))
@@ -102,12 +106,11 @@ def _training_embeddings(
     return z_ND
 
 
-def _calibrate(
-    network: Classifier, reference: Reference | None, held_out: Part, advance: Advance, ranks: Ranks
-) -> Calibration:
-    z_ND, logits_NK = embed_images(network, held_out.images, advance=advance, ranks=ranks)
-    scores = unknown_scores(z_ND, logits_NK, reference, head=network.head)
-    found = Calibration.fit(scores, logits_NK.argmax(dim=1))
+def _calibrate(model: OpenSetModel, held_out: Part, advance: Advance, ranks: Ranks) -> Calibration:
+    z_ND, logits_NK, far_N = embed_images(
+        model.classifier, held_out.images, advance=advance, ranks=ranks, embed=model.embed_batch
+    )
+    found = Calibration.fit(model.scores(z_ND, logits_NK, far_N), logits_NK.argmax(dim=1))
     return found.keeping(z_ND, held_out.labels(torch.device("cpu")))
 
 

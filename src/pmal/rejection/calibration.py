@@ -59,16 +59,25 @@ class Calibration:
 
     def threshold(self, score: str, accept: float) -> Threshold:
         """One for all classes."""
-        return conformal_threshold(self._of(score), accept)
+        return conformal_threshold(self.of(score), accept)
 
     def class_thresholds(self, score: str, accept: float, num_classes: int) -> tuple[Threshold, ...]:
         """One per predicted class."""
-        predictions = self.predictions
-        if score == "combined":
-            predictions = predictions[_halves(len(predictions))[1]]
-        return per_class_thresholds(self._of(score), predictions, num_classes, accept)
+        return per_class_thresholds(self.of(score), self._predictions(score), num_classes, accept)
 
-    def _of(self, score: str) -> torch.Tensor:
+    def by_class(self, score: str, accept: float, num_classes: int) -> list[torch.Tensor]:
+        """Known scores of each predicted class; of all classes for one that has no threshold of its own."""
+        known_N, predictions_N = self.of(score), self._predictions(score)
+        thresholds = self.class_thresholds(score, accept, num_classes)
+        return [known_N if t.pooled else known_N[predictions_N == k] for k, t in enumerate(thresholds)]
+
+    def _predictions(self, score: str) -> torch.Tensor:
+        """Of the images that a score is there of."""
+        halved = score == "combined"
+        return self.predictions[_halves(len(self.predictions))[1]] if halved else self.predictions
+
+    def of(self, score: str) -> torch.Tensor:
+        """The known scores by this name."""
         if score not in self.scores:
             raise unknown_name("score", score, self.scores)
         return self.scores[score]

@@ -5,7 +5,8 @@ D channels, P prototypes in all.
 """
 
 import functools
-from collections.abc import Collection
+import math
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields, replace
 
 import torch
@@ -21,7 +22,8 @@ from pmal.errors import DataError, UsageError, unknown_name
 from pmal.optimization.distances import attention_weights
 from pmal.rejection.calibration import Calibration
 from pmal.rejection.scores import LOGIT_SCORES, Reference, class_distances, unknown_scores
-from pmal.rejection.thresholds import decide
+from pmal.rejection.thresholds import Budget, conformal_p_values, decide
+from pmal.rejection.typicality import TYPICALITY, Typicality, always_typical
 
 _ROWS = 1 << 16
 REPLAYED = (*LOGIT_SCORES, "distance")
@@ -65,6 +67,12 @@ class Answers:
     """Softmax over the network's own classes (B, K0)."""
     z: Tensor
     """Embeddings (B, D), on the device of the network; all else is on the CPU."""
+    far: Tensor
+    """The typicality score, float64 (B,); larger is less like any training image."""
+    far_limits: Tensor
+    """The threshold of the typicality score, the same for all images (B,)."""
+    p_values: Tensor
+    """How often a known image looks at least as unknown, by both scores (B,); NaN without held-out images."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +90,8 @@ class OpenSetModel:
     pictures: Tensor | None = None
     """uint8 (P, C, H, W) of all prototypes, by class and then by rank."""
     calibration: Calibration | None = None
+    typicality: Typicality | None = None
+    """What training images look like to the layers; None for models of embeddings."""
 
     def __getstate__(self) -> dict[str, object]:
         """For copies and pickles, which make anew what is only kept for speed."""
@@ -101,9 +111,11 @@ class OpenSetModel:
         names = [*LOGIT_SCORES, *own, *(("distance", "neighbors") if self.reference else ())]
         return (*names, "combined") if self.calibration and self.calibration.scale else tuple(names)
 
-    def scores(self, z_BD: Tensor, logits_BK: Tensor) -> dict[str, Tensor]:
-        """Every score of embedded images."""
+    def scores(self, z_BD: Tensor, logits_BK: Tensor, far_B: Tensor | None = None) -> dict[str, Tensor]:
+        """Every score of embedded images; the typicality among them where it is given."""
         found = self._scores(z_BD, logits_BK, self.score_names)
+        if self.typicality is not None and far_B is not None:
+            found[TYPICALITY] = far_B
         return {name: score_B.cpu() for name, score_B in found.items()}
 
     @torch.no_grad()
@@ -120,8 +132,8 @@ class OpenSetModel:
             advance(len(images))
         return self._answers(*found)
 
-    def embed(self, images: Tensor | ImageBatches, advance: Advance | None = None) -> tuple[Tensor, Tensor]:
-        """Embeddings and logits of images, on the device of the network."""
+    def embed(self, images: Tensor | ImageBatches, advance: Advance | None = None) -> tuple[Tensor, ...]:
+        """Embeddings, logits and typicality scores of images, on the device of the network."""
         device = self.classifier.mean.device
         if isinstance(images, Tensor):
             self._check_images(images)
@@ -134,16 +146,25 @@ class OpenSetModel:
         """The same, several times faster on a GPU; scores keep about three digits, thresholds stay."""
         return replace(self, classifier=in_half_precision(self.classifier))
 
+    def embed_batch(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The same of images (B, C, H, W) that lie on the device of the network."""
+        if self._typicality is None:
+            z_BD, logits_BK = self.classifier.embed(images)
+            return z_BD, logits_BK, always_typical(z_BD)
+        z_BD, logits_BK, statistics = self.classifier.embed_observed(images)
+        return z_BD, logits_BK, self._typicality(statistics)
+
     @torch.no_grad()
-    def answer_embedded(self, z_BD: Tensor, logits_BK: Tensor) -> Answers:
-        """The same, of embeddings and logits."""
+    def answer_embedded(self, z_BD: Tensor, logits_BK: Tensor, far_B: Tensor | None = None) -> Answers:
+        """The same, of what `embed` gave; without typicality scores, by the near score alone."""
         self.deciding_score()
         # On the device of the network, where the many prototypes and neighbors of many classes take no time;
         # in blocks, because what is said of a million images may not fit there.
         z_BD, device = z_BD.to(self.classifier.mean.device), self.classifier.mean.device
         blocks = zip(torch.split(z_BD, _ROWS), torch.split(logits_BK, _ROWS), strict=True)
         judged = [[x.cpu() for x in self._judge(z, logits.to(device))] for z, logits in blocks]
-        return self._answers(z_BD, *(torch.cat(column) for column in zip(*judged, strict=True)))
+        columns = (torch.cat(column) for column in zip(*judged, strict=True))
+        return self._answers(z_BD, always_typical(z_BD) if far_B is None else far_B, *columns)
 
     @torch.no_grad()
     def logits(self, z_BD: Tensor) -> Tensor:
@@ -179,11 +200,27 @@ class OpenSetModel:
                 "this model has no threshold, because no images were held out: pass one (--threshold), "
                 "or fit with more images or a larger data.held_out"
             )
+        accept = self.budget.accept_near
         if rule.per_class:
-            found = self.calibration.class_thresholds(self.deciding_score(), rule.accept, count)
+            found = self.calibration.class_thresholds(self.deciding_score(), accept, count)
         else:
-            found = (self.calibration.threshold(self.deciding_score(), rule.accept),) * count
+            found = (self.calibration.threshold(self.deciding_score(), accept),) * count
         return torch.tensor([threshold.value for threshold in found], dtype=torch.float64)
+
+    def far_limit(self) -> float:
+        """The threshold of the typicality score; infinite where there is no second line of defense."""
+        budget = self.budget
+        if self.calibration is None or not budget.far:
+            return math.inf
+        return self.calibration.threshold(TYPICALITY, budget.accept_far).value
+
+    @functools.cached_property
+    def budget(self) -> Budget:
+        """How the known images that may be rejected are shared between the two scores."""
+        held = self.calibration.scores if self.calibration else {}
+        if self.typicality is None or TYPICALITY not in held or self.rule.score not in held:
+            return Budget.alone(self.rule.accept)
+        return Budget.split(self.rule.accept, len(held[self.rule.score]), len(held[TYPICALITY]))
 
     def guarantee(self) -> tuple[bool, str]:
         """Whether the threshold accepts what it promises, and one line about it."""
@@ -191,10 +228,12 @@ class OpenSetModel:
         if rule.threshold is not None or calibration is None:
             return False, "no guarantee: a threshold that was set, or found on a validation set"
         new = f"; {self.added} classes that were added later are not covered" if self.added else ""
+        accept = self.budget.accept_near
         if not rule.per_class:
-            found = calibration.threshold(rule.score, rule.accept)
+            # Both thresholds together keep the promise that is asked for.
+            found = replace(calibration.threshold(rule.score, accept), accept=rule.accept)
             return found.guaranteed, found.note + new
-        weak = sum(not t.guaranteed for t in calibration.class_thresholds(rule.score, rule.accept, count))
+        weak = sum(not t.guaranteed for t in calibration.class_thresholds(rule.score, accept, count))
         if weak:
             return (
                 False,
@@ -227,31 +266,40 @@ class OpenSetModel:
         return self.reference.ready(self.classifier.mean.device) if self.reference else None
 
     @functools.cached_property
+    def _typicality(self) -> Typicality | None:
+        """On the device of the network."""
+        return None if self.typicality is None else self.typicality.to(self.classifier.mean.device)
+
+    @functools.cached_property
     def _limits(self) -> Tensor:
         return self.limits()
 
     @functools.cached_property
-    def _replayed_embed(self) -> Replayed[tuple[Tensor, Tensor]]:
-        return Replayed(self.classifier.embed, self.classifier)
+    def _far_limit(self) -> float:
+        return self.far_limit()
 
     @functools.cached_property
-    def _replayed_answer(self) -> Replayed[tuple[Tensor, Tensor, Tensor, Tensor]]:
+    def _replayed_embed(self) -> Replayed[tuple[Tensor, Tensor, Tensor]]:
         # Of a copy: the model and what it holds would keep each other, and a GPU's memory, alive.
-        copy = replace(self, reference=self._reference)
+        return Replayed(replace(self, reference=None).embed_batch, self.classifier)
+
+    @functools.cached_property
+    def _replayed_answer(self) -> Replayed[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]]:
+        copy = replace(self, reference=self._reference)  # as above
         return Replayed(copy._embed_and_judge, self.classifier)
 
-    def _answer_few(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Embeddings, and what `_judge` says of them."""
+    def _answer_few(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Embeddings, typicality scores, and what `_judge` says of them."""
         if self.classifier.training:
             self.classifier.eval()
         if self.rule.score in REPLAYED:
             return self._replayed_answer(images)
-        z_BD, logits_BK = self._replayed_embed(images)
-        return (z_BD, *self._judge(z_BD, logits_BK))
+        z_BD, logits_BK, far_B = self._replayed_embed(images)
+        return (z_BD, far_B, *self._judge(z_BD, logits_BK))
 
-    def _embed_and_judge(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        z_BD, logits_BK = self.classifier.embed(images)
-        return (z_BD, *self._judge(z_BD, logits_BK))
+    def _embed_and_judge(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        z_BD, logits_BK, far_B = self.embed_batch(images)
+        return (z_BD, far_B, *self._judge(z_BD, logits_BK))
 
     def _judge(self, z_BD: Tensor, logits_BK: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Nearest class, deciding score and probabilities, all on the device of the network."""
@@ -259,11 +307,54 @@ class OpenSetModel:
         score_B = self._scores(z_BD, logits_BK, (name,))[name]
         return self.nearest_class(z_BD, logits_BK), score_B, logits_BK.double().softmax(dim=1)
 
-    def _answers(self, z_BD: Tensor, nearest_B: Tensor, score_B: Tensor, probabilities_BK: Tensor) -> Answers:
+    def _answers(
+        self, z_BD: Tensor, far_B: Tensor, nearest_B: Tensor, score_B: Tensor, probabilities_BK: Tensor
+    ) -> Answers:
         nearest_B, score_B, probabilities_BK = nearest_B.cpu(), score_B.cpu(), probabilities_BK.cpu()
-        limits = self._limits
-        labels_B = torch.from_numpy(decide(nearest_B, score_B, limits.numpy()))
-        return Answers(labels_B, nearest_B, score_B, limits[nearest_B], probabilities_BK, z_BD)
+        far_B, limits, far_limit = far_B.double().cpu(), self._limits, self._far_limit
+        near_B = torch.from_numpy(decide(nearest_B, score_B, limits.numpy()))
+        labels_B = torch.from_numpy(decide(near_B, far_B, far_limit))
+        far_limits_B = torch.full_like(far_B, far_limit)
+        p_values_B = self.p_values(nearest_B, score_B, far_B)
+        return Answers(
+            labels_B,
+            nearest_B,
+            score_B,
+            limits[nearest_B],
+            probabilities_BK,
+            z_BD,
+            far_B,
+            far_limits_B,
+            p_values_B,
+        )
+
+    def p_values(self, nearest_B: Tensor, score_B: Tensor, far_B: Tensor) -> Tensor:
+        """How likely a known image is to look at least as unknown by one of the two scores, (B,).
+
+        Each score's share of held-out images, over its share of the budget; the smaller one counts. An image
+        is unknown where this is at most 1 - accept. NaN without held-out images.
+        """
+        if self.calibration is None:
+            return torch.full_like(score_B, math.nan)
+        budget, groups = self.budget, self.known_scores()
+        near_B = _p_values(groups, score_B, nearest_B) / budget.near_share
+        if not budget.far:
+            return near_B.clamp(max=1.0)
+        known_N = self.calibration.scores[TYPICALITY]
+        far_B = torch.from_numpy(conformal_p_values(known_N, far_B)) / budget.far_share
+        return torch.minimum(near_B, far_B).clamp(max=1.0)
+
+    def known_scores(self) -> list[Tensor]:
+        """What the deciding score of an image is compared with for its p-value: one list, or one per class.
+
+        A class that shares the threshold of all classes shares their list.
+        """
+        if self.calibration is None:
+            return []
+        score, accept = self.deciding_score(), self.budget.accept_near
+        if not self.rule.per_class:
+            return [self.calibration.of(score)]
+        return self.calibration.by_class(score, accept, len(self.class_names))
 
     def _check_images(self, images: Tensor) -> None:
         spec = self.classifier.spec
@@ -271,3 +362,14 @@ class OpenSetModel:
         if tuple(images.shape[1:]) != expected or images.dtype != spec.dtype:
             got, wanted = f"{images.dtype} of shape {tuple(images.shape)}", f"{spec.dtype} (B, C, H, W)"
             raise DataError(f"images are {got}: this model takes {wanted} with {expected}")
+
+
+def _p_values(known: Sequence[Tensor], score_B: Tensor, nearest_B: Tensor) -> Tensor:
+    """Each score among the known ones of its class, or among all where there is one list."""
+    if len(known) == 1:
+        return torch.from_numpy(conformal_p_values(known[0], score_B))
+    found_B = torch.empty_like(score_B)
+    for k in sorted(set(nearest_B.tolist())):
+        here_B = nearest_B == k
+        found_B[here_B] = torch.from_numpy(conformal_p_values(known[k], score_B[here_B]))
+    return found_B

@@ -6,12 +6,11 @@ from torch import Tensor
 
 from pmal.rejection.calibration import Calibration
 from pmal.rejection.model import OpenSetModel
-from pmal.rejection.scores import unknown_scores
 from pmal.rejection.thresholds import best_f1_threshold
 
 
 def recalibrated(
-    model: OpenSetModel, z_ND: Tensor, logits_NK: Tensor, labels_N: Tensor | None
+    model: OpenSetModel, z_ND: Tensor, logits_NK: Tensor, far_N: Tensor, labels_N: Tensor | None
 ) -> OpenSetModel:
     """With unknown samples among them (label -1), the threshold of the best macro-F1; else a conformal one.
 
@@ -22,8 +21,8 @@ def recalibrated(
         score_N = model.scores(z_ND, logits_NK)[model.deciding_score()]
         best = best_f1_threshold(labels_N, nearest_N, score_N)
         return replace(model, rule=replace(model.rule, threshold=best.value))
-    scores = unknown_scores(z_ND, logits_NK, model.reference, head=model.classifier.head)
-    found = Calibration.fit(scores, nearest_N)
+    plain = replace(model, calibration=None)  # the combined score is made anew
+    found = Calibration.fit(plain.scores(z_ND, logits_NK, far_N), nearest_N)
     rule = replace(model.rule, threshold=None)
     calibrated = replace(model, rule=rule, calibration=found.keeping(z_ND, labels_N))
     calibrated.deciding_score()  # a few samples that are all alike have no combined score

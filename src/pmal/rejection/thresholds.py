@@ -61,6 +61,95 @@ class Threshold:
         return f"no guarantee: too many of the {self.samples} known scores are NaN or infinite"
 
 
+FAR_SHARE = 0.3
+"""Of the known images that may be rejected, how many the typicality score may reject."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Known images that may be rejected, as shares of all known images: by the near score, by the far one.
+
+    An image is rejected where one of the two rejects it, so the two shares add up to what is rejected at the
+    most, whatever the scores have to do with each other.
+    """
+
+    near: float
+    far: float
+
+    @classmethod
+    def alone(cls, accept: float) -> "Budget":
+        """All of it for the near score."""
+        return cls(_rounded(1 - accept), 0.0)
+
+    @classmethod
+    def split(cls, accept: float, near_samples: int, far_samples: int) -> "Budget":
+        """A part for the far score; more of it where so few held-out images cannot tell a smaller share.
+
+        Where they can tell neither, the near score has all.
+
+        >>> Budget.split(0.95, near_samples=500, far_samples=1000)
+        Budget(near=0.035, far=0.015)
+        >>> Budget.split(0.95, near_samples=49, far_samples=49)
+        Budget(near=0.03, far=0.02)
+        >>> Budget.split(0.95, near_samples=20, far_samples=20)
+        Budget(near=0.05, far=0.0)
+        """
+        total = _rounded(1 - accept)
+        far = _rounded(max(FAR_SHARE * total, 1 / (far_samples + 1)))
+        near = _rounded(total - far)
+        return cls(near, far) if near * (near_samples + 1) >= 1 else cls(total, 0.0)
+
+    @property
+    def accept_near(self) -> float:
+        return _rounded(1 - self.near)
+
+    @property
+    def accept_far(self) -> float:
+        return _rounded(1 - self.far)
+
+    @property
+    def near_share(self) -> float:
+        return self.near / (self.near + self.far)
+
+    @property
+    def far_share(self) -> float:
+        return self.far / (self.near + self.far)
+
+
+def conformal_p_values(known_scores: "Values", scores: "Values") -> Floats:
+    """Return how likely a known sample is to look at least as unknown: (1 + #{known >= score}) / (n + 1).
+
+    NaN counts as +inf. At most a share p of new known samples has a value of p or less.
+
+    >>> conformal_p_values([1.0, 2.0, 3.0], [0.0, 2.0, 9.0]).tolist()
+    [1.0, 0.75, 0.25]
+    """
+    known_N, scores_B = np.sort(as_scores(known_scores, "known_scores")), as_scores(scores, "scores")
+    at_least_B = len(known_N) - np.searchsorted(known_N, scores_B, side="left")
+    found_B: Floats = (1 + at_least_B) / (len(known_N) + 1)
+    return found_B
+
+
+def discoveries(p_values: "Values", fdr: float) -> NDArray[np.bool_]:
+    """Return which samples of a batch are unknown, such that at most a share `fdr` of these is known.
+
+    Benjamini and Hochberg's rule: the largest k such that the k-th smallest of B p-values is at most
+    fdr k / B. It bounds the expected share also for conformal p-values, which share their known samples
+    (Bates et al., Annals of Statistics 2023).
+
+    >>> discoveries([0.01, 0.9, 0.04, 0.03], fdr=0.1).tolist()
+    [True, False, True, True]
+    """
+    if not 0 < fdr < 1:
+        raise UsageError(f"fdr is {fdr}: pass a share above 0 and below 1, such as 0.1")
+    p_B = as_numbers(p_values, "p_values")
+    rising_B = np.sort(p_B)
+    passed_B = rising_B <= fdr * np.arange(1, len(p_B) + 1) / max(len(p_B), 1)
+    limit = rising_B[np.flatnonzero(passed_B)[-1]] if passed_B.any() else -math.inf
+    found_B: NDArray[np.bool_] = p_B <= limit
+    return found_B
+
+
 @dataclass(frozen=True)
 class F1Threshold:
     """The best threshold on a validation set, and what it reached there."""
@@ -177,6 +266,11 @@ def _calibrate(scores_N: Floats, accept: float) -> Threshold:
     rank = math.ceil((samples + 1) * _exact_share(accept))
     value = float(np.partition(scores_N, rank - 1)[rank - 1]) if rank <= samples else math.inf
     return Threshold(value, float(accept), samples, guaranteed=value < math.inf)
+
+
+def _rounded(share: float) -> float:
+    """Without what subtraction in floating point leaves behind: 1 - 0.95 is 0.05."""
+    return round(share, 12)
 
 
 def _exact_share(accept: float) -> Fraction:

@@ -21,8 +21,8 @@ from pmal.rejection.scores import unknown_scores
 from pmal.reporting.metrics import accuracy_interval, expected_calibration_error, macro_f1, open_set_metrics
 
 Scores = Mapping[str, torch.Tensor]
-Embedded = tuple[torch.Tensor, torch.Tensor]
-"""z_ND and logits_NK"""
+Embedded = tuple[torch.Tensor, ...]
+"""z_ND and logits_NK; of a finished model, its typicality scores, too."""
 
 
 def check_unchanged(run: Path, task: Task, class_names: tuple[str, ...]) -> Samples:
@@ -46,12 +46,12 @@ def measure_model(
 ) -> dict[str, Any]:
     """Figures of the model, with those of the plain classifier beside them under `softmax`."""
     parts = [test.images] + ([unknown.images] if unknown else [])
-    networks = [model.classifier] + ([softmax] if softmax else [])
+    ways = [(model.classifier, model.embed_batch)] + ([(softmax, softmax.embed)] if softmax else [])
     labels_N = test.labels(torch.device("cpu"))
-    with display.stage("evaluation", sum(map(len, parts)) * len(networks), "images") as advance:
+    with display.stage("evaluation", sum(map(len, parts)) * len(ways), "images") as advance:
         # Part by part: the processes that decode a streamed one are started once for both networks.
         found = [
-            [embed_images(network, images, advance=advance, ranks=ranks) for network in networks]
+            [embed_images(one, images, advance=advance, ranks=ranks, embed=embed) for one, embed in ways]
             for images in parts
         ]
         embedded, *plain = [list(of_network) for of_network in zip(*found, strict=True)]
@@ -63,7 +63,7 @@ def measure_model(
 
 def _model_figures(model: OpenSetModel, labels_N: torch.Tensor, embedded: list[Embedded]) -> dict[str, Any]:
     """Of the embedded test images, and of unknown ones where there are any."""
-    known, *unknown = [model.scores(z_ND, logits_NK) for z_ND, logits_NK in embedded]
+    known, *unknown = [model.scores(*one) for one in embedded]
     figures = evaluate(embedded[0][1], labels_N, known, unknown[0] if unknown else None)
     if model.calibration:
         answers = [model.answer_embedded(*one) for one in embedded]

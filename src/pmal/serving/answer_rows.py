@@ -23,7 +23,15 @@ class Row(NamedTuple):
     limit: float
     probability: float | None
     """None: the network lacks the class, which was added later."""
+    far: float
+    far_limit: float
+    p_value: float
     prototypes: list[dict[str, Any]]
+
+    @property
+    def is_far(self) -> bool:
+        """Whether it is unlike every training image, whatever class it is near to."""
+        return not self.far <= self.far_limit
 
 
 def describe_rows(class_names: Sequence[str], rows: Iterable[Row]) -> list[dict[str, Any]]:
@@ -37,10 +45,23 @@ def describe_rows(class_names: Sequence[str], rows: Iterable[Row]) -> list[dict[
             "score": json_number(row.score),
             "threshold": json_number(row.limit),
             "probability": None if row.probability is None else json_number(row.probability),
+            "typicality": json_number(row.far) if row.far > -math.inf else None,
+            "typicality_threshold": json_number(row.far_limit) if row.far_limit < math.inf else None,
+            "p_value": None if math.isnan(row.p_value) else row.p_value,
+            "because": because(row, class_names[row.nearest]),
             "prototypes": row.prototypes,
         }
         for row in rows
     ]
+
+
+def because(row: Row, nearest: str) -> str | None:
+    """Return why an image is unknown, in words; None for one that is known."""
+    if row.label >= 0:
+        return None
+    if row.is_far:
+        return "unlike any training image in the statistics of its texture"
+    return f"nearest to {nearest}, but not near enough"
 
 
 def strongest_prototypes(

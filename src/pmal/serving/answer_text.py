@@ -16,8 +16,11 @@ Answer = Mapping[str, Any]
 Blocks = Iterable[Sequence[Answer]]
 """What `answer_files` gives."""
 
-_COLUMNS = ("image", "class", "nearest", "score", "threshold")
-_CSV_COLUMNS = ("image", "class", "known", "nearest", "score", "threshold", "probability")
+_COLUMNS = ("image", "class", "nearest", "score", "threshold", "p", "because")
+_CSV_COLUMNS = (
+    *("image", "class", "known", "nearest", "score", "threshold", "probability"),
+    *("typicality", "typicality_threshold", "p_value", "because"),
+)
 
 
 def json_text(about: Mapping[str, Any], blocks: Blocks, errors: Sequence[BadFile]) -> Iterator[str]:
@@ -75,7 +78,9 @@ def write_answers(
 def _table_rows(answer: Answer) -> list[list[str]]:
     """A line for each prototype; what the image itself is stands on the first."""
     names = [printable(answer[name]) for name in ("image", "class", "nearest")]
-    first = [*names, _figure(answer["score"]), _figure(answer["threshold"])]
+    p_value = "" if answer["p_value"] is None else f"{answer['p_value']:.3f}"
+    why = printable(answer["because"] or "")
+    first = [*names, _figure(answer["score"]), _figure(answer["threshold"]), p_value, why]
     pairs = [[f"{float(p['weight']):.3f}", printable(_from_here(p["file"]))] for p in answer["prototypes"]]
     return [[*(first if i == 0 else [""] * len(first)), *pair] for i, pair in enumerate(pairs or [["", ""]])]
 

@@ -4,6 +4,7 @@
     weights.safetensors      the network
     reference.safetensors    prototypes, training embeddings and pictures, where the model has them
     calibration.safetensors  scores of held-out images, where there were any
+    typicality.safetensors   what training images look like to the layers, where the network sees images
     sha256.json              the checksum of every file above
 
 No file of it can run code. Each tensor file carries the checksum of the model.json that it was written with,

@@ -23,7 +23,8 @@ from pmal.errors import DataError, PmalError, UsageError
 FORMAT = "pmal-model"
 RECORD, SUMS = "model.json", "sha256.json"
 WEIGHTS, REFERENCE, CALIBRATION = "weights.safetensors", "reference.safetensors", "calibration.safetensors"
-FILES = (RECORD, WEIGHTS, REFERENCE, CALIBRATION, SUMS)
+LAYERS = "typicality.safetensors"
+FILES = (RECORD, WEIGHTS, REFERENCE, CALIBRATION, LAYERS, SUMS)
 
 JSON_LIMIT = 64 << 20
 """Bytes of a JSON file at most: a thousand classes of ten prototypes take two million."""

@@ -28,7 +28,7 @@ _KINDS = {str: "text", int: "a whole number", bool: "true or false", dict: "an o
 _INFINITE = {"inf": math.inf, "-inf": -math.inf}
 _WRITER = ("pmal", "revision", "python", "libraries")
 _HEAD = ("format", "version", "written_by", "fingerprint")
-_BODY = ("network", "channels_last", "normalization", "rule", "distance", "classes", "calibration")
+_BODY = ("network", "channels_last", "normalization", "rule", "distance", "classes", "calibration", "layers")
 
 Kind = TypeVar("Kind")
 Gallery = tuple[tuple[Prototype, ...], ...]
@@ -52,6 +52,8 @@ class Record:
     held_out: int | None
     """Images of the calibration. None: the model has none."""
     scale: ScoreScale | None
+    layers: tuple[str, ...] | None
+    """Whose statistics say whether an image is typical. None: the model does not look at layers."""
 
 
 def describe(model: OpenSetModel, fingerprint: str) -> dict[str, Any]:
@@ -70,6 +72,7 @@ def describe(model: OpenSetModel, fingerprint: str) -> dict[str, Any]:
         "distance": model.reference.distance if model.reference else None,
         "classes": _describe_classes(model),
         "calibration": _describe_calibration(model.calibration) if model.calibration else None,
+        "layers": list(model.typicality.names) if model.typicality else None,
     }
 
 
@@ -112,6 +115,7 @@ def read_record(content: dict[str, Any]) -> Record:
         gallery=_read_gallery([prototypes for _, _, prototypes in classes]),
         held_out=held_out,
         scale=scale,
+        layers=_read_layers(section["layers"]),
     )
     _check_classes(record)
     return record
@@ -244,6 +248,12 @@ def _read_calibration(value: Any) -> tuple[int | None, ScoreScale | None]:
         return images, ScoreScale.from_lists(parts)
     except PmalError as error:
         raise DataError(f"calibration.scale: {error}") from None
+
+
+def _read_layers(value: Any) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    return tuple(_typed(name, str, f"layers[{i}]") for i, name in enumerate(_typed(value, list, "layers")))
 
 
 def _read_scale_part(value: Any, where: str) -> dict[str, Any]:

@@ -17,7 +17,8 @@ from pmal.errors import DataError, UsageError, first_line
 from pmal.rejection.calibration import Calibration
 from pmal.rejection.model import OpenSetModel
 from pmal.rejection.scores import LOGIT_SCORES, Reference
-from pmal.serving.bundle_folder import CALIBRATION, RECORD, REFERENCE, WEIGHTS
+from pmal.rejection.typicality import TYPICALITY, Typicality
+from pmal.serving.bundle_folder import CALIBRATION, LAYERS, RECORD, REFERENCE, WEIGHTS
 from pmal.serving.bundle_record import Record, thresholds_in_effect
 
 _FLOATS = (torch.float32, torch.float64)
@@ -27,7 +28,8 @@ _SCORE = "scores."
 def tensor_files(record: Record) -> tuple[str, ...]:
     """The tensor files that belong to a model.json."""
     reference = () if record.distance is None else (REFERENCE,)
-    return (WEIGHTS, *reference, *(() if record.held_out is None else (CALIBRATION,)))
+    calibration = () if record.held_out is None else (CALIBRATION,)
+    return (WEIGHTS, *reference, *calibration, *(() if record.layers is None else (LAYERS,)))
 
 
 def collect(model: OpenSetModel) -> dict[str, dict[str, Tensor]]:
@@ -50,6 +52,8 @@ def collect(model: OpenSetModel) -> dict[str, dict[str, Tensor]]:
         scores = {f"{_SCORE}{name}": values for name, values in held.scores.items()}
         kept = {name: t for name, t in (("z", held.z), ("labels", held.labels)) if t is not None}
         files[CALIBRATION] = {"predictions": held.predictions, **scores, **kept}
+    if model.typicality is not None:
+        files[LAYERS] = dict(model.typicality.state_dict())
     return {file: {name: _plain(t) for name, t in named.items()} for file, named in files.items()}
 
 
@@ -65,8 +69,11 @@ def assemble(record: Record, tensors: Mapping[str, Mapping[str, Tensor]], folder
         path, named = folder / CALIBRATION, tensors[CALIBRATION]
         calibration = _calibration(record, record.held_out, named, network.head.own_scores, path)
         calibration = _embeddings(record, calibration, named, network.num_features, path)
+    typicality = None
+    if record.layers is not None:
+        typicality = _typicality(record.layers, network, tensors[LAYERS], folder)
     model = OpenSetModel(
-        network, record.class_names, record.rule, reference, record.gallery, pictures, calibration
+        network, record.class_names, record.rule, reference, record.gallery, pictures, calibration, typicality
     )
     if thresholds_in_effect(model) != record.thresholds:
         raise DataError(f"{folder / RECORD}: its thresholds are not those that its rule gives: save it again")
@@ -133,6 +140,7 @@ def _calibration(
 ) -> Calibration:
     valid = [*LOGIT_SCORES, *own, *(("distance", "neighbors") if record.distance else ())]
     valid += ["combined"] if record.scale else []
+    valid += [] if record.layers is None else [TYPICALITY]
     needed = {
         "predictions",
         *(f"{_SCORE}{name}" for name in (record.scale.quantiles if record.scale else ())),
@@ -148,6 +156,27 @@ def _calibration(
         half = name == "combined" and values.numel() != held_out
         _check(path, f"{_SCORE}{name}", values, (torch.float64,), (held_out // 2 if half else held_out,))
     return Calibration(scores, predictions, record.scale)
+
+
+def _typicality(
+    names: tuple[str, ...], network: Classifier, tensors: Mapping[str, Tensor], folder: Path
+) -> Typicality:
+    path = folder / LAYERS
+    if names != network.observer.names:
+        raise DataError(f"{folder / RECORD}: its layers are not those of its network: save it again")
+    _check_names(
+        tensors, {f"{kind}_{i}" for kind in ("mean", "whitening") for i in range(len(names))}, set(), path
+    )
+    layers = {}
+    for i, name in enumerate(names):
+        mean_F, whitening_FF = tensors[f"mean_{i}"], tensors[f"whitening_{i}"]
+        width = mean_F.numel()
+        _check(path, f"mean_{i}", mean_F, (torch.float32,), (width,))
+        _check(path, f"whitening_{i}", whitening_FF, (torch.float32,), (width, width))
+        if not mean_F.isfinite().all() or not whitening_FF.isfinite().all():
+            raise DataError(f"{path}: NaN or infinite values among the statistics")
+        layers[name] = mean_F, whitening_FF
+    return Typicality(layers)
 
 
 def _embeddings(

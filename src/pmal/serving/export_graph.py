@@ -25,6 +25,7 @@ from pmal.rejection.scores import (
     kth_distance,
     surprise_curve,
 )
+from pmal.rejection.typicality import TYPICALITY
 
 _NONE: tuple[Tensor, ...] = ()
 
@@ -61,12 +62,17 @@ class DecisionGraph(nn.Module):
     mask_KT: Tensor
     training_ND: Tensor
     limits_K: Tensor
+    near_known: Tensor
+    near_counts: Tensor
+    far_known: Tensor
 
     def __init__(self, model: OpenSetModel) -> None:
         super().__init__()
         self.network, self.added = model.classifier, model.added
         self.score, reference = model.deciding_score(), model.reference
+        self.typicality, self.far_limit, self.budget = model.typicality, model.far_limit(), model.budget
         self.register_buffer("limits_K", model.limits())
+        self._keep_known(model)
         self.scale = model.calibration.scale if model.calibration else None
         parts = self.scale.quantiles if self.scale and self.score == "combined" else {}
         self.surprise = nn.ModuleDict({name: Surprise(values) for name, values in parts.items()})
@@ -77,11 +83,12 @@ class DecisionGraph(nn.Module):
     @property
     def output_names(self) -> tuple[str, ...]:
         """In the order of what `forward` returns."""
-        names = ("label", "nearest", "score", "threshold", "probabilities", "logits", "embedding")
+        decision = ("label", "nearest", "score", "threshold")
+        names = (*decision, "probabilities", "logits", "embedding", "typicality", "p_value")
         return (*names, "distances", "attention") if self.measure else names
 
     def forward(self, images_BCHW: Tensor) -> tuple[Tensor, ...]:
-        z_BD, logits_BK0 = self.network.embed(images_BCHW)
+        z_BD, logits_BK0, far_B = self._embed(images_BCHW)
         nearest_B, reference = logits_BK0.argmax(dim=1), _NONE
         if self.measure is not None:
             z64_BD, prototypes_KTD = z_BD.double(), self.prototypes_KTD.double()
@@ -95,9 +102,42 @@ class DecisionGraph(nn.Module):
         score_B = self._score(self.score, z_BD, logits_BK0, *reference[:1])
         limit_B = self.limits_K[nearest_B]
         accepted_B = (score_B <= limit_B) & (score_B < math.inf)
+        accepted_B &= (far_B <= self.far_limit) & (far_B < math.inf)
         label_B = nearest_B.where(accepted_B, -1)
         probabilities_BK0 = logits_BK0.double().softmax(dim=1)
-        return label_B, nearest_B, score_B, limit_B, probabilities_BK0, logits_BK0, z_BD, *reference
+        own = probabilities_BK0, logits_BK0, z_BD, far_B, self._p_values(nearest_B, score_B, far_B)
+        return label_B, nearest_B, score_B, limit_B, *own, *reference
+
+    def _embed(self, images_BCHW: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        if self.typicality is None:
+            z_BD, logits_BK0 = self.network.embed(images_BCHW)
+            return z_BD, logits_BK0, torch.full_like(logits_BK0[:, 0], -math.inf, dtype=torch.float64)
+        z_BD, logits_BK0, statistics = self.network.embed_observed(images_BCHW)
+        return z_BD, logits_BK0, self.typicality(statistics)
+
+    def _p_values(self, nearest_B: Tensor, score_B: Tensor, far_B: Tensor) -> Tensor:
+        """As `OpenSetModel.p_values`: known scores are compared one by one, where a sorted list is halved."""
+        if not self.near_counts.numel():
+            return torch.full_like(score_B, math.nan)
+        row_B = nearest_B.clamp(max=len(self.near_counts) - 1)
+        at_least_B = (self.near_known[row_B] >= score_B[:, None]).sum(dim=1).double()
+        p_B = (1 + at_least_B) / (self.near_counts[row_B] + 1) / self.budget.near_share
+        if self.budget.far:
+            far_at_least_B = (self.far_known >= far_B[:, None]).sum(dim=1).double()
+            p_B = torch.minimum(p_B, (1 + far_at_least_B) / (len(self.far_known) + 1) / self.budget.far_share)
+        return p_B.clamp(max=1.0)
+
+    def _keep_known(self, model: OpenSetModel) -> None:
+        """Scores of held-out images: of each class, or in one row for all."""
+        groups = model.known_scores()
+        most = max(map(len, groups), default=0)
+        rows = [nn.functional.pad(known, (0, most - len(known)), value=-math.inf) for known in groups]
+        self.register_buffer("near_known", torch.stack(rows) if rows else torch.zeros(0, 0).double())
+        self.register_buffer(
+            "near_counts", torch.tensor([len(known) for known in groups], dtype=torch.float64)
+        )
+        held = model.calibration.scores if model.calibration else {}
+        self.register_buffer("far_known", held.get(TYPICALITY, torch.zeros(0).double()))
 
     def _score(self, name: str, z_BD: Tensor, logits_BK: Tensor, *distances_BK: Tensor) -> Tensor:
         if name in LOGIT_SCORES:

@@ -81,6 +81,7 @@ def describe_header(model: OpenSetModel) -> OnnxHeader:
         accept=None if given else rule.accept,
         per_class=rule.per_class and not given,
         thresholds=tuple(model.limits().tolist()),
+        far_threshold=model.far_limit(),
         note=model.guarantee()[1],
         prototypes=tuple(tuple((short_path(p.file), p.id) for p in ranked) for ranked in gallery),
         pmal=pmal.__version__,

@@ -55,6 +55,8 @@ class OnnxHeader:
     """None: the threshold was set, not calibrated."""
     per_class: bool
     thresholds: tuple[float, ...]
+    far_threshold: float
+    """Of the typicality score; infinite where the model does not look at layers."""
     note: str
     """What the threshold promises."""
     prototypes: tuple[tuple[Member, ...], ...]
@@ -76,6 +78,7 @@ class OnnxHeader:
             "accept": json.dumps(self.accept),
             "per_class": json.dumps(self.per_class),
             "thresholds": json.dumps([json_number(value) for value in self.thresholds]),
+            "far_threshold": json.dumps(json_number(self.far_threshold)),
             "note": self.note,
             "prototypes": json.dumps(self.prototypes),
         }
@@ -98,6 +101,7 @@ class OnnxHeader:
                 accept=_share(json.loads(found["accept"])),
                 per_class=bool(json.loads(found["per_class"])),
                 thresholds=tuple(map(float, json.loads(found["thresholds"]))),
+                far_threshold=float(json.loads(found["far_threshold"])),
                 note=found["note"],
                 prototypes=tuple(tuple(map(_member, ranked)) for ranked in json.loads(found["prototypes"])),
                 pmal=found["pmal"],
@@ -111,7 +115,11 @@ class OnnxHeader:
         count = len(self.class_names)
         sound = 0 < self.own_classes <= count == len(self.thresholds)
         sound = sound and len(self.prototypes) in (0, count) and self.channels in (1, 3)
-        if not sound or not 8 <= self.image_size <= 4096 or np.isnan(self.thresholds).any():
+        if (
+            not sound
+            or not 8 <= self.image_size <= 4096
+            or np.isnan([*self.thresholds, self.far_threshold]).any()
+        ):
             raise DataError("its metadata contradict each other: export it again")
 
 
@@ -176,7 +184,7 @@ class OnnxModel:
     def _rows(self, found: Outputs, names: Sequence[str], top: int) -> Iterator[Row]:
         header, count = self.header, len(self.header.class_names)
         label_B, nearest_B = found["label"], found["nearest"]
-        single = [found[name] for name in ("label", "nearest", "score", "threshold")]
+        single = [found[name] for name in ("label", "nearest", "score", "threshold", "typicality", "p_value")]
         if any(column.shape != (len(names),) for column in single):
             raise DataError(f"{self.name}: does not answer once for each image: export it again")
         if not ((label_B >= -1) & (label_B < count) & (nearest_B >= 0) & (nearest_B < count)).all():
@@ -189,14 +197,24 @@ class OnnxModel:
             probability = float(probability_B[b]) if k < header.own_classes else None
             weights = found["attention"][b].tolist() if shown else []
             prototypes = strongest_prototypes(header.prototypes[k], weights, top) if shown else []
-            score, limit = float(found["score"][b]), float(found["threshold"][b])
-            yield Row(name, int(label_B[b]), k, score, limit, probability, prototypes)
+            near = float(found["score"][b]), float(found["threshold"][b])
+            far = float(found["typicality"][b]), header.far_threshold, float(found["p_value"][b])
+            yield Row(name, int(label_B[b]), k, *near, probability, *far, prototypes)
 
     def _check_signature(self) -> int:
         """The metadata may be ours where the graph is not. Returns the channels of an embedding."""
         header, inputs = self.header, self._session.get_inputs()
         side, outputs = header.image_size, {output.name: output for output in self._session.get_outputs()}
-        wanted = {"label", "nearest", "score", "threshold", "probabilities", "embedding"}
+        wanted = {
+            "label",
+            "nearest",
+            "score",
+            "threshold",
+            "probabilities",
+            "embedding",
+            "typicality",
+            "p_value",
+        }
         wanted |= {"attention"} if header.prototypes else set()
         sound = len(inputs) == 1 and inputs[0].name == INPUT and inputs[0].type == "tensor(uint8)"
         sound = sound and inputs[0].shape[1:] == [header.channels, side, side] and wanted <= set(outputs)

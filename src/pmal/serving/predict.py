@@ -96,6 +96,7 @@ def describe_answers(
         names,
         *(column.tolist() for column in columns),
         _probabilities(answers),
+        *(column.tolist() for column in (answers.far, answers.far_limits, answers.p_values)),
         _top_prototypes(model, answers, top),
         strict=True,
     )

@@ -1,0 +1,102 @@
+"""What the layers of an encoder see of an image: statistics of their inputs, taken while it is embedded.
+
+An image that is far from everything may still point in a known direction at the last layer. The early layers
+tell it apart: how strong each channel is on average, and how much it varies over the image.
+
+B images, C channels, F = 2 C statistics of a layer.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+MOST_LAYERS = 16
+"""Layers that are observed, evenly spaced where there are more: what is stored stays small."""
+MOST_CHANNELS = 128
+"""Channels of a layer that are observed, evenly spaced where there are more."""
+_NORMS = (_BatchNorm, nn.LayerNorm, nn.GroupNorm)
+
+
+def observed_layers(encoder: nn.Module) -> dict[str, nn.Module]:
+    """Return the layers whose inputs are observed, by name: those that normalize.
+
+    Where an encoder has none, its convolutions and linear layers.
+    """
+    return _evenly(_layers(encoder, _NORMS) or _layers(encoder, (nn.Conv2d, nn.Linear)))
+
+
+def channel_statistics(x: Tensor) -> Tensor:
+    """Return the mean and the deviation of each channel over the positions of an image, (B, F).
+
+    Maps are (B, C, H, W), tokens (B, N, C). A vector (B, C) has no positions: its values alone come back.
+
+    >>> channel_statistics(torch.tensor([[[[0.0, 2.0]], [[3.0, 3.0]]]]))
+    tensor([[1., 3., 1., 0.]])
+    """
+    x = x.float()
+    if x.ndim == 2:
+        return x[:, _chosen(x.shape[1])]
+    channels, positions = (2, 1) if x.ndim == 3 else (1, tuple(range(2, x.ndim)))
+    if x.shape[channels] > MOST_CHANNELS:
+        x = x.index_select(channels, torch.tensor(_chosen(x.shape[channels]), device=x.device))
+    variance_BC, mean_BC = torch.var_mean(x, positions, correction=0)
+    return torch.cat([mean_BC, variance_BC.sqrt()], dim=1)
+
+
+class Observer:
+    """Looks at the inputs of some layers of an encoder, where it is asked to.
+
+    Several threads may use the encoder at the same time: each sees its own images alone.
+    """
+
+    def __init__(self, encoder: nn.Module) -> None:
+        layers = observed_layers(encoder)
+        self.names = tuple(layers)
+        self._found: dict[int, dict[str, Tensor]] = {}
+        for name, layer in layers.items():
+            layer.register_forward_pre_hook(partial(self._look, name))
+
+    @contextmanager
+    def looking(self) -> Iterator[dict[str, Tensor]]:
+        """Inside the block, the statistics of every layer that runs come into what is given, by name."""
+        thread = threading.get_ident()
+        self._found[thread] = {}
+        try:
+            yield self._found[thread]
+        finally:
+            del self._found[thread]
+
+    def _look(self, name: str, layer: nn.Module, inputs: tuple[Any, ...]) -> None:
+        found = self._found.get(threading.get_ident())
+        if found is not None and inputs and isinstance(inputs[0], Tensor):
+            found[name] = channel_statistics(inputs[0])
+
+
+def _layers(encoder: nn.Module, kinds: tuple[type[nn.Module], ...]) -> dict[str, nn.Module]:
+    return {name: layer for name, layer in encoder.named_modules() if isinstance(layer, kinds)}
+
+
+def _evenly(layers: dict[str, nn.Module]) -> dict[str, nn.Module]:
+    names = list(layers)
+    return {names[i]: layers[names[i]] for i in _positions(len(names), MOST_LAYERS)}
+
+
+def _chosen(channels: int) -> list[int]:
+    return _positions(channels, MOST_CHANNELS)
+
+
+def _positions(count: int, most: int) -> list[int]:
+    """Return so many evenly spaced positions at most.
+
+    >>> _positions(3, 16), _positions(9, 3)
+    ([0, 1, 2], [0, 4, 8])
+    """
+    found: list[int] = np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int)).tolist()
+    return found if count else []
