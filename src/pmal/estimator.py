@@ -209,7 +209,7 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         labels = self._labels.with_class(name)
         samples, spec = self._samples(X, origin=labels.names[-1]), self.model_.classifier.spec
         loaded = load_images(samples, size=spec.image_size, channels=spec.channels)
-        z_ND, _ = self._embed_samples(samples)
+        z_ND, *_ = self._embed_samples(samples)
         files = [samples.name(position) for position in range(len(samples))]
         self.model_, effect = add_class(self.model_, labels.names[-1], z_ND, loaded.images, files)
         self.classes_ = labels.values

@@ -15,7 +15,7 @@ from pmal.ensemble.classifier import Classifier, ClassifierSpec
 from pmal.ensemble.training import TrainingSet
 from pmal.mining import PrototypeSet
 from pmal.rejection import building
-from pmal.rejection.model import Prototype, Rule
+from pmal.rejection.model import OpenSetModel, Prototype, Rule
 
 CPU = torch.device("cpu")
 NAMES = ("a", "b", "c")
@@ -37,7 +37,8 @@ def test_held_out_images_count_for_the_class_that_they_are_taken_for():
     torch.manual_seed(0)
     network = Classifier(ClassifierSpec(EncoderConfig("small"), NAMES, 12, 1)).eval()
     pixels = torch.randint(0, 256, (15, 1, 12, 12), dtype=torch.uint8)
-    found = building._calibrate(network, None, images_of(pixels), lambda n: None, ALONE)
+    model = OpenSetModel(network, NAMES, Rule("logit"))
+    found = building._calibrate(model, images_of(pixels), lambda n: None, ALONE)
     with torch.no_grad():
         z_BD, logits_BK = network.embed(pixels)
     assert torch.equal(found.predictions, logits_BK.argmax(dim=1))

@@ -13,6 +13,7 @@ from pmal.rejection.model import OpenSetModel, Rule
 from pmal.rejection.recalibration import recalibrated
 from pmal.rejection.scores import LOGIT_SCORES
 from pmal.rejection.thresholds import best_f1_threshold, conformal_threshold
+from pmal.rejection.typicality import always_typical
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +34,7 @@ def samples():
 def test_with_unknowns_the_best_macro_f1_of_the_score_that_decides(model, samples, score):
     z_ND, logits_NK, labels_N = samples
     deciding = dataclasses.replace(model, rule=Rule(score, accept=0.9))
-    found = recalibrated(deciding, z_ND, logits_NK, labels_N)
+    found = recalibrated(deciding, z_ND, logits_NK, always_typical(z_ND), labels_N)
     best = best_f1_threshold(labels_N, logits_NK.argmax(dim=1), LOGIT_SCORES[score](logits_NK))
     assert found.rule == Rule(score, accept=0.9, threshold=best.value)
     assert (found.limits() == best.value).all()
@@ -43,7 +44,7 @@ def test_with_unknowns_the_best_macro_f1_of_the_score_that_decides(model, sample
 def test_without_unknowns_the_promised_share(model, samples, labeled):
     z_ND, logits_NK, labels_N = (values[samples[2] >= 0] for values in samples)
     set_by_hand = dataclasses.replace(model, rule=Rule("logit", accept=0.9, threshold=5.0))
-    found = recalibrated(set_by_hand, z_ND, logits_NK, labels_N if labeled else None)
+    found = recalibrated(set_by_hand, z_ND, logits_NK, always_typical(z_ND), labels_N if labeled else None)
     expected = conformal_threshold(-logits_NK.amax(dim=1), 0.9).value
     assert found.rule.threshold is None
     assert (found.limits() == expected).all()
@@ -55,4 +56,4 @@ def test_a_score_that_the_samples_do_not_give_is_refused_at_once(model, samples)
     z_ND, logits_NK, _ = samples
     combined = dataclasses.replace(model, rule=Rule("combined"))
     with pytest.raises(UsageError, match="unknown score of this model 'combined'"):
-        recalibrated(combined, z_ND, logits_NK, None)
+        recalibrated(combined, z_ND, logits_NK, always_typical(z_ND), None)

@@ -14,22 +14,24 @@ from pmal.serving.image_files import BadFile
 
 ABOUT = {"score": "distance", "note": "accepts at least 0.95 of known samples"}
 UNREADABLE = os.fsdecode(b"a\xff.png")
+REJECTED = {"prototypes": [], "p_value": None, "because": "too far"}
 
 
 def answer(image="a.png", known=True, nearest="cat", **other):
     prototypes = [{"file": f"{nearest}/{t}.png", "id": t, "weight": 0.5 / (t + 1)} for t in range(2)]
     entry = {"image": image, "class": nearest if known else "unknown", "known": known, "nearest": nearest}
     entry |= {"score": 0.12345678, "threshold": 0.25, "probability": 0.75, "prototypes": prototypes}
+    entry |= {"typicality": 1.5, "typicality_threshold": 3.0, "p_value": 0.5, "because": None}
     return entry | other
 
 
 def test_the_table():
-    blocks = [[answer()], [answer("long name.png", known=False, score="inf", prototypes=[])]]
+    blocks = [[answer()], [answer("long name.png", known=False, score="inf", **REJECTED)]]
     assert "".join(table_text(ABOUT, blocks)).splitlines() == [
-        "image          class    nearest  score     threshold  weight  prototype",
-        "a.png          cat      cat      0.123457  0.25       0.500   cat/0.png",
-        "                                                      0.250   cat/1.png",
-        "long name.png  unknown  cat      inf       0.25",
+        "image          class    nearest  score     threshold  p      because  weight  prototype",
+        "a.png          cat      cat      0.123457  0.25       0.500           0.500   cat/0.png",
+        "                                                                      0.250   cat/1.png",
+        "long name.png  unknown  cat      inf       0.25              too far",
         "score distance: accepts at least 0.95 of known samples",
     ]
 
@@ -46,8 +48,8 @@ def test_prototypes_below_the_current_folder_are_named_from_there(tmp_path, monk
 def test_the_table_without_prototypes_has_no_columns_for_them():
     text = "".join(table_text(ABOUT, [[answer(prototypes=[])]]))
     assert text.splitlines()[:2] == [
-        "image  class  nearest  score     threshold",
-        "a.png  cat    cat      0.123457  0.25",
+        "image  class  nearest  score     threshold  p      because",
+        "a.png  cat    cat      0.123457  0.25       0.500",
     ]
 
 
@@ -107,11 +109,11 @@ def test_csv_columns_numbers_and_missing_prototypes():
     entries = [answer(probability=None), answer(known=False, score="inf")]
     header, first, second = "".join(csv_text([entries], 3)).splitlines()
     assert header == (
-        "image,class,known,nearest,score,threshold,probability,"
+        "image,class,known,nearest,score,threshold,probability,typicality,typicality_threshold,p_value,because,"
         "prototype_1,weight_1,prototype_2,weight_2,prototype_3,weight_3"
     )
-    assert first == "a.png,cat,1,cat,0.12345678,0.25,,cat/0.png,0.5,cat/1.png,0.25,,"
-    assert second == "a.png,unknown,0,cat,inf,0.25,0.75,cat/0.png,0.5,cat/1.png,0.25,,"
+    assert first == "a.png,cat,1,cat,0.12345678,0.25,,1.5,3.0,0.5,,cat/0.png,0.5,cat/1.png,0.25,,"
+    assert second == "a.png,unknown,0,cat,inf,0.25,0.75,1.5,3.0,0.5,,cat/0.png,0.5,cat/1.png,0.25,,"
 
 
 def test_csv_and_json_come_block_by_block():

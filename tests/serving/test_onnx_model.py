@@ -99,7 +99,9 @@ def entry(name, kind, *shape):
 
 
 IMAGES = entry("images", "tensor(uint8)", "batch", 1, SIZE, SIZE)
-SINGLE = [entry(name, "", "batch") for name in ("label", "nearest", "score", "threshold")]
+SINGLE = [
+    entry(name, "", "batch") for name in ("label", "nearest", "score", "threshold", "typicality", "p_value")
+]
 WIDE = [entry(name, "", "batch", width) for name, width in (("probabilities", 3), ("embedding", 8))]
 GRAPH = ([IMAGES], [*SINGLE, *WIDE, entry("attention", "", "batch", 4)])
 

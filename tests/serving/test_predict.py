@@ -134,7 +134,9 @@ def answers_for(model, classes, score=0.5, probability=0.25, z=1.0):
     z_BD = torch.full((len(classes), model.classifier.head.in_features), z)
     probabilities_BK = torch.full((len(classes), 3), probability, dtype=torch.float64)
     limits_B = torch.full_like(score_B, math.inf)
-    return Answers(nearest_B, nearest_B, score_B, limits_B, probabilities_BK, z_BD)
+    far_B = torch.full_like(limits_B, -math.inf)
+    far = far_B, torch.full_like(far_B, math.inf), torch.full_like(far_B, 0.5)
+    return Answers(nearest_B, nearest_B, score_B, limits_B, probabilities_BK, z_BD, *far)
 
 
 def test_numbers_that_json_does_not_have_become_text():

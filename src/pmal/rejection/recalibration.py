@@ -6,7 +6,9 @@ from torch import Tensor
 
 from pmal.rejection.calibration import Calibration
 from pmal.rejection.model import OpenSetModel
+from pmal.rejection.scores import unknown_scores
 from pmal.rejection.thresholds import best_f1_threshold
+from pmal.rejection.typicality import TYPICALITY
 
 
 def recalibrated(
@@ -21,8 +23,9 @@ def recalibrated(
         score_N = model.scores(z_ND, logits_NK)[model.deciding_score()]
         best = best_f1_threshold(labels_N, nearest_N, score_N)
         return replace(model, rule=replace(model.rule, threshold=best.value))
-    plain = replace(model, calibration=None)  # the combined score is made anew
-    found = Calibration.fit(plain.scores(z_ND, logits_NK, far_N), nearest_N)
+    scores = unknown_scores(z_ND, logits_NK, model.reference, head=model.classifier.head)
+    scores |= {TYPICALITY: far_N} if model.typicality is not None else {}
+    found = Calibration.fit(scores, nearest_N)
     rule = replace(model.rule, threshold=None)
     calibrated = replace(model, rule=rule, calibration=found.keeping(z_ND, labels_N))
     calibrated.deciding_score()  # a few samples that are all alike have no combined score

@@ -177,7 +177,12 @@ def _affordable(model: OpenSetModel) -> int:
 
 def _same_rows(first: Answers, rolled: Answers, shift: int) -> bool:
     pairs = [(getattr(first, f.name), getattr(rolled, f.name)) for f in fields(Answers)]
-    return all(torch.equal(a.roll(shift, dims=0), b) for a, b in pairs)
+    return all(_same(a.roll(shift, dims=0), b) for a, b in pairs)
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    """To the bit; without held-out images p-values are NaN, which no number is the same as."""
+    return bool(((a == b) | (a.isnan() & b.isnan())).all())
 
 
 def _row(answers: Answers, row: int) -> Answers:
