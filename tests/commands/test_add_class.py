@@ -96,11 +96,13 @@ def test_json_and_the_checksums_of_the_run(run, noise, call):
 
 def test_files_of_the_model_before_are_named(run, noise, call, monkeypatch):
     (run / "model.onnx").touch()
+    (run / "manifest.json").unlink()  # as that of a run that was killed late
     monkeypatch.chdir(run / "model")
     code, out, _ = call("add-class", ".", "noise", noise)
     assert code == 0
     assert out.splitlines()[-1] == f"still of the model before: {run / 'model.onnx'}"
     assert load_model(run / "model", CPU).added == 1
+    assert not (run / "manifest.json").exists()
 
 
 def test_a_bundle_anywhere_and_a_second_class(tmp_path, noise, call):
