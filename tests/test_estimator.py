@@ -210,15 +210,133 @@ def test_add_class(copied, tmp_path):
     assert again.classes_.tolist() == copied.classes_.tolist()
     assert np.array_equal(again.predict(new), copied.predict(new))
     assert again.add_class(-new, 13).captured == copied.add_class(-new, 13).captured
-    with pytest.raises(UsageError, match="added without training, and has no probability"):
-        copied.predict_proba(new)
     with pytest.raises(DataError, match="class 2 exists already"):
         copied.add_class(new, 2)
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_probabilities_of_added_classes(copied, count):
+    far = [np.random.default_rng(k).normal(size=(60, 12)) + 7 * np.eye(12)[6 + k] for k in range(count)]
+    trained = copied.predict_proba(PROBLEM.known)
+    for k, samples in enumerate(far):
+        copied.add_class(samples[:40], 11 + k)
+    X = np.concatenate([PROBLEM.known, PROBLEM.unknown, *far])
+    found = copied.predict_proba(X)
+    assert found.shape == (len(X), len(copied.classes_))
+    np.testing.assert_allclose(found.sum(axis=1), 1)
+    assert (found >= 0).all()
+    copied.model_ = dataclasses.replace(
+        copied.model_, rule=dataclasses.replace(copied.model_.rule, threshold=np.inf)
+    )
+    named = copied.predict(X)
+    assert {11, 11 + count - 1} <= set(named.tolist())
+    assert np.array_equal(copied.classes_[found.argmax(axis=1)], named)
+    # Among themselves, the trained classes keep their shares.
+    shares = found[: len(trained), :4] / found[: len(trained), :4].sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(shares, trained, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("score", "after", "said"),
+    [
+        ("energy", "distance", "the rule changed from energy to distance"),
+        ("neighbors", "neighbors", ""),
+        ("distance", "distance", ""),
+        (
+            "combined",
+            "combined",
+            "from combined of distance, neighbors, logit to combined of distance, ",
+        ),
+    ],
+)
+def test_add_class_keeps_the_rule_or_says_that_it_changed(copied, tmp_path, score, after, said):
+    new = np.random.default_rng(5).normal(size=(100, 12)) + 7 * np.eye(12)[6]
+    copied.set_params(score=score)
+    effect = copied.add_class(new[:50], 11)
+    assert effect.rule_changed == bool(said)
+    assert said in str(effect)
+    assert said or "rule" not in str(effect)
+    assert (copied.model_.rule.score, copied.score) == (after, after)
+    assert np.mean(copied.predict(new[50:]) == 11) > 0.7
+    assert np.mean(copied.predict(PROBLEM.known) == PROBLEM.truth) > 0.85
+    assert np.mean(copied.predict(-new) == -1) > 0.5
+    with pytest.raises(UsageError, match=r"unknown score of this model 'logit':.* Valid: distance, "):
+        copied.set_params(score="logit")
+    copied.save(tmp_path / "saved")
+    again = OpenSetClassifier.load(tmp_path / "saved", device="cpu")
+    assert (again.score, again.model_.rule) == (after, copied.model_.rule)
+    assert np.array_equal(again.predict(new), copied.predict(new))
+    assert not copied.add_class(-new, 12).rule_changed
+    assert copied.calibrate(PROBLEM.known).model_.rule.score == after
+
+
+def accepted(model):
+    return np.mean(model.predict(PROBLEM.known) != -1)
+
+
+def test_a_fitted_classifier_follows_a_change_of_its_rule(copied):
+    fitted_once = copied.model_.classifier
+    before = accepted(copied)
+    assert copied.set_params(accept=0.5) is copied
+    assert accepted(copied) < before - 0.2
+    copied.accept = 0.95
+    assert accepted(copied) == before
+    energy = copied.model_.scores(*copied._embed(PROBLEM.known))["energy"].numpy()
+    copied.set_params(score="energy", per_class_threshold=True)
+    assert np.array_equal(copied.unknown_score(PROBLEM.known), energy)
+    assert (copied.model_.rule.per_class, copied.get_params()["score"]) == (True, "energy")
+    copied.per_class_threshold = False
+    assert len(set(copied.model_.limits().tolist())) == 1
+    copied.set_params(score="auto")
+    assert (copied.score, copied.model_.rule.score) == ("auto", "combined")
+    assert accepted(copied) == before
+    assert copied.model_.classifier is fitted_once
+
+
+def test_a_rule_that_the_fitted_model_cannot_follow_is_refused_as_a_whole(copied):
+    params, rule = copied.get_params(), copied.model_.rule
+    for wrong, message in (
+        ({"score": "openmax"}, "unknown score of this model 'openmax':.*Valid: probability, logit, energy, "),
+        ({"accept": 1.0}, "accept = 1.0: must be"),
+        ({"accept": "most"}, "accept"),
+        ({"per_class_threshold": 3}, "per_class"),
+    ):
+        with pytest.raises(UsageError, match=message) as caught:
+            copied.set_params(**{"epochs": 7, "accept": 0.7} | wrong)
+        assert "\n" not in str(caught.value)
+        with pytest.raises(UsageError, match=message):
+            setattr(copied, *next(iter(wrong.items())))
+    assert copied.get_params() == params
+    assert copied.model_.rule is rule
+    with pytest.raises(ValueError, match="Invalid parameter 'scores'"):
+        copied.set_params(scores="logit")
+
+
+def test_options_that_need_training_wait_for_the_next_fit(copied):
+    before, labels = copied.model_, copied.predict(PROBLEM.known)
+    copied.set_params(epochs=1, method="softmax", held_out=0.3)
+    assert copied.model_ is before
+    assert np.array_equal(copied.predict(PROBLEM.known), labels)
+    assert copied.fit(PROBLEM.X, PROBLEM.y).model_.reference is None
+    with pytest.raises(UsageError, match="unknown score of this model 'distance'"):
+        copied.set_params(score="distance")
+    assert copied.set_params(score="auto").model_.rule.score == "logit"
+
+
+def test_a_threshold_that_calibrate_found_gives_way_to_what_is_asked_for(copied):
+    before = accepted(copied)
+    X, y = np.concatenate([PROBLEM.known, PROBLEM.unknown]), np.append(PROBLEM.truth, [-1] * 100)
+    found = copied.calibrate(X, y).model_.rule.threshold
+    assert copied.set_params(epochs=3).model_.rule.threshold == found
+    assert copied.set_params(accept=0.95).model_.rule.threshold is None
+    assert accepted(copied) == before
+    with pytest.warns(UserWarning, match="nothing will be rejected: no guarantee: accept=0.999 needs 999"):
+        copied.set_params(accept=0.999)
+
+
 def test_an_added_class_can_have_its_own_threshold():
     new, held, test = PROBLEM.unknown[:40], PROBLEM.unknown[40:70], PROBLEM.unknown[70:]
-    found = classifier(per_class_threshold=True).fit(PROBLEM.X, PROBLEM.y)
+    found = classifier(score="distance", per_class_threshold=True).fit(PROBLEM.X, PROBLEM.y)
     found.add_class(new, 11)
     pooled = found.model_.calibration.threshold("distance", 0.95).value
     assert found.model_.limits()[-1] == pooled  # for want of samples

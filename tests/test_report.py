@@ -7,17 +7,20 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 
 from pmal import pipeline, report
 from pmal._runtime.session import open_session
 from pmal.config import RunConfig, build
 from pmal.data.samples import Samples, VectorStore
 from pmal.data.task import learning_task, open_task
-from pmal.errors import DataError
+from pmal.errors import DataError, UsageError
 from pmal.methods import METHODS
+from pmal.rejection.new_class import add_class
 from pmal.rejection.scores import LOGIT_SCORES
 from pmal.reporting.audit import audit_run
 from pmal.reporting.report_sections import SCORES
+from pmal.serving.bundle import load_model, save_model
 from tests.report_runs import NAMES, UNKNOWN_NAME, fit_photos, photo_config, write_photos
 
 
@@ -170,6 +173,17 @@ def test_what_is_no_finished_run_is_refused(run, tmp_path):
     (tmp_path / "config.toml").write_bytes((run / "config.toml").read_bytes())
     with pytest.raises(DataError, match="not finished: run `pmal fit` again"):
         report.write_report(tmp_path)
+
+
+def test_a_class_that_was_added_since_is_refused(run, tmp_path):
+    shutil.copytree(run, tmp_path / "run")
+    model = load_model(run / "model", torch.device("cpu"))
+    spec = model.classifier.spec
+    images = torch.randint(0, 256, (6, spec.channels, spec.image_size, spec.image_size)).byte()
+    wider, _ = add_class(model, "noise", model.answer(images).z, images, [str(i) for i in range(6)])
+    save_model(tmp_path / "run" / "model", wider)
+    with pytest.raises(UsageError, match="class noise was added since"):
+        report.write_report(tmp_path / "run")
 
 
 def test_other_images_than_those_of_the_run_are_refused(tmp_path):

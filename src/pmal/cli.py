@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pmal.commands.add_class import add_class
 from pmal.commands.bench import bench
 from pmal.commands.benchmark import benchmark_app
 from pmal.commands.data import data_app
@@ -316,6 +317,7 @@ def audit(
         print(f"table and contact sheets: {out}\nrun folder: {run}")
 
 
+app.command()(add_class)
 app.command()(bench)
 app.command()(export)
 app.command()(report)

@@ -37,12 +37,14 @@ from pmal.estimator_settings import (
     ARRAYS,
     OF_THIS_MACHINE,
     PRECOMPUTED,
+    RULE_OPTIONS,
+    changed_rule,
     estimator_config,
     model_params,
     saved_params,
 )
 from pmal.rejection.model import Answers, OpenSetModel
-from pmal.rejection.new_class import AddedClass, add_class
+from pmal.rejection.new_class import AddedClass, add_class, class_probabilities
 from pmal.rejection.recalibration import recalibrated
 from pmal.rejection.thresholds import discoveries
 from pmal.serving.bundle import load_model, save_model
@@ -69,6 +71,9 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
     X is a uint8 array (N, H, W) or (N, H, W, C), a list of image files, or with encoder="precomputed" an
     array (N, D). y holds integers or text. Predicted labels are integers for integers, and for text an array
     of objects; -1 is unknown in both.
+
+    Once fitted, `accept`, `score` and `per_class_threshold` can be changed, by `set_params` or by assignment:
+    the next `predict` follows them without training. All other options wait for the next `fit`.
 
     The option `score` stands where other classifiers have a method: for cross-validation, pass `scoring`.
     """
@@ -109,6 +114,30 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         self.data_root = data_root
         self.verbose = verbose
         self.settings = settings
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Store an option; where it is one of the rule, a fitted model follows it or it is refused."""
+        if name in RULE_OPTIONS and "model_" in vars(self):
+            self.model_ = changed_rule(self.model_, {name: value})
+            if self.model_.calibration is not None:
+                _warn_of_threshold(self.model_)
+        super().__setattr__(name, value)
+
+    def set_params(self, **params: Any) -> Self:
+        """Store options and return self.
+
+        A fitted classifier follows `accept`, `score` and `per_class_threshold` at once, with the scores of
+        held-out samples that its model keeps; a threshold that `calibrate` found is dropped where `accept` or
+        another score is given. All other options are stored, and do nothing until the next `fit`.
+
+        Raises:
+            UsageError: the fitted model does not have this score, or `accept` is not within (0, 1); then no
+                option is stored.
+        """
+        if "model_" in vars(self):
+            changed_rule(self.model_, params)  # all of them or none
+        super().set_params(**params)
+        return self
 
     def fit(self, X: Any, y: Any = None, *, out: str | os.PathLike[str] | None = None) -> Self:
         """Learn the classes of samples X with labels y, or of a source: a data set's name, a folder or file.
@@ -166,12 +195,15 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         return np.minimum(near_N, _room(answers.far.numpy(), answers.far_limits.numpy()))
 
     def predict_proba(self, X: Any) -> Floats:
-        """Softmax over the known classes (N, K), as if there were no others."""
-        _, logits_NK, _ = self._embed(X)
-        if self.model_.added:
-            name = self.model_.class_names[-1]
-            raise UsageError(f"class {name} was added without training, and has no probability: use predict")
-        probabilities_NK: Floats = logits_NK.double().softmax(dim=1).numpy()
+        """Return the probability of each of `classes_`, as if there were no others, (N, K); rows sum to 1.
+
+        It is the softmax of the network's logits. The network has none for a class that was added without
+        training: this class is as probable as the best trained one where its prototypes are as near as the
+        nearest of theirs, more where they are nearer, less where they are farther. So the most probable class
+        is always the one that `predict` names where it does not say -1.
+        """
+        z_ND, logits_NK, _ = self._embed(X)
+        probabilities_NK: Floats = class_probabilities(self.model_, z_ND, logits_NK).numpy()
         return probabilities_NK
 
     def explain(self, X: Any, top: int = TOP) -> list[dict[str, Any]]:
@@ -201,18 +233,23 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         return self
 
     def add_class(self, X: Any, name: Any) -> AddedClass:
-        """Learn one more class from its samples, without training; what it costs the others comes back.
+        """Learn one more class from its samples, without training, and return what that changed.
 
-        The classifier needs prototypes (method pmal), and rejects by the distance from now on.
+        The classifier needs prototypes (method pmal). It keeps its rule where that can judge the new class:
+        by distance, neighbors, or combined of these two. Else it rejects by the distance from now on. The
+        result and its text say from what to what the rule changed, and `score` names the new one.
         """
         check_is_fitted(self, "model_")
         labels = self._labels.with_class(name)
         samples, spec = self._samples(X, origin=labels.names[-1]), self.model_.classifier.spec
         loaded = load_images(samples, size=spec.image_size, channels=spec.channels)
-        z_ND, *_ = self._embed_samples(samples)
+        z_ND, _, far_N = self._embed_samples(samples)
         files = [samples.name(position) for position in range(len(samples))]
-        self.model_, effect = add_class(self.model_, labels.names[-1], z_ND, loaded.images, files)
+        before = self.model_.rule.score
+        self.model_, effect = add_class(self.model_, labels.names[-1], z_ND, loaded.images, files, far_N)
         self.classes_ = labels.values
+        if before != self.model_.rule.score:
+            self.score = self.model_.rule.score
         if self.verbose:
             choose_display(quiet=False).say(str(effect))
         return effect

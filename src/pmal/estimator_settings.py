@@ -1,13 +1,16 @@
 """The options of `OpenSetClassifier` as the settings of a run, and back."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from pmal.config import RunConfig, build, merge, read_recipe
+from pmal.config import RejectionConfig, RunConfig, build, merge, read_recipe
 from pmal.data.sources.registry import SAMPLE, absolute_source
 from pmal.errors import UsageError
 from pmal.methods import METHODS
+from pmal.rejection.building import ALONE
 from pmal.rejection.model import OpenSetModel
+from pmal.serving.predict import change_rule
 
 PRECOMPUTED = "precomputed"
 ARRAYS = "arrays"
@@ -25,6 +28,8 @@ _OPTIONS = {
 }
 _ELSEWHERE = {"random_state": ("seed",), "fit(source)": ("data", "source")}
 OF_THIS_MACHINE = ("device", "data_root", "verbose")
+RULE_OPTIONS = {"score": "score", "accept": "accept", "per_class_threshold": "per_class"}
+"""Options that a fitted model follows without training, and what a `RejectionConfig` calls them."""
 
 
 def estimator_config(params: Mapping[str, Any], source: str, seed: int) -> RunConfig:
@@ -45,6 +50,23 @@ def estimator_config(params: Mapping[str, Any], source: str, seed: int) -> RunCo
     return build(RunConfig, merge(read_recipe(params["recipe"] or _recipe(params, source)), extra, named))
 
 
+def changed_rule(model: OpenSetModel, params: Mapping[str, Any]) -> OpenSetModel:
+    """Return the model with what the options say of its rule; refused where it cannot decide by that.
+
+    The model itself comes back where no option is one of the rule.
+    """
+    given = {RULE_OPTIONS[name]: _plain(value) for name, value in params.items() if name in RULE_OPTIONS}
+    if not given:
+        return model
+    build(RejectionConfig, given)
+    if given.get("score") == "auto":
+        given["score"] = _default_score(model)
+    rule = change_rule(model.rule, given.get("score"), given.get("accept"), given.get("per_class"), None)
+    changed = replace(model, rule=rule)
+    changed.deciding_score()
+    return changed
+
+
 def saved_params(params: Mapping[str, Any]) -> dict[str, Any]:
     """Those that say what the classifier is, as JSON has them; not those of the machine it was fitted on."""
     kept = {name: _plain(value) for name, value in params.items() if name not in OF_THIS_MACHINE}
@@ -61,6 +83,12 @@ def model_params(model: OpenSetModel) -> dict[str, Any]:
         "accept": rule.accept,
         "per_class_threshold": rule.per_class,
     }
+
+
+def _default_score(model: OpenSetModel) -> str:
+    """What `score="auto"` stands for with a model that is there already."""
+    score = METHODS[_method(model)].score
+    return ALONE if score == "combined" and score not in model.score_names else score
 
 
 def _method(model: OpenSetModel) -> str:

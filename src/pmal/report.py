@@ -88,6 +88,9 @@ def run_page(run: Path, session: Session, task: Task | None = None) -> Page:
     task = _readable(run, task or open_task(config.data, session.resources.data_root))
     if task.class_names != model.classifier.spec.class_names:
         raise DataError(f"{run}: trained on other classes than the data hold now: fit a new run")
+    if model.added:
+        about = f"class {model.class_names[-1]} was added since, and a report shows what was trained"
+        raise UsageError(f"{run}: {about}: make that model again by `pmal fit --from calibration`")
     facts = read_facts(run, config, task)
     mined = read_mined(run, config, task, session) if METHODS[config.method].mines else None
     tested = answer_tests(run, config, model, task, session) if task.test is not None else None

@@ -17,7 +17,7 @@ LEFT = {
         "audit/audit.csv",
     ],
     "optimization": ["optimization/weights.json"],
-    "calibration": ["model/model.json"],
+    "calibration": ["model/model.json", "model.onnx", "model.md"],
     "evaluation": ["metrics.json", "manifest.json"],
 }
 

@@ -144,7 +144,7 @@ def test_an_added_class_takes_images_but_moves_none_between_the_others(model):
     )
     grown = dataclasses.replace(model, class_names=(*NAMES, "dog"), reference=reference)
     after = grown.answer(images)
-    assert grown.score_names == ("distance",)
+    assert grown.score_names == ("distance", "neighbors")  # combined has a part of logits
     taken = after.nearest == 3
     assert taken[:2].all()
     assert torch.equal(after.nearest[~taken], before.nearest[~taken])

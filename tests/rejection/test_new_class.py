@@ -10,7 +10,7 @@ from pmal.ensemble.classifier import Classifier, ClassifierSpec
 from pmal.errors import DataError, UsageError
 from pmal.rejection.calibration import Calibration
 from pmal.rejection.model import OpenSetModel, Prototype, Rule
-from pmal.rejection.new_class import add_class, mine_class
+from pmal.rejection.new_class import add_class, class_probabilities, mine_class
 from pmal.rejection.scores import Reference, unknown_scores
 
 FEATURES, PER_CLASS = 6, 3
@@ -104,9 +104,64 @@ def test_the_threshold_of_another_score_is_dropped_and_one_of_the_distance_kept(
     assert add(for_distance, cloud(2, 9, 4))[0].rule.threshold == 0.3
 
 
-def test_known_samples_are_accepted_as_before(model):
-    before = dataclasses.replace(model, rule=Rule("distance"))
+@pytest.mark.parametrize("score", ["distance", "neighbors", "combined"])
+def test_a_rule_that_can_judge_the_new_class_is_kept(model, score):
+    wider, effect = add(dataclasses.replace(model, rule=Rule(score, 0.8, per_class=True)), cloud(2, 30, 4))
+    assert wider.rule == Rule(score, 0.8, per_class=True)
+    assert effect.rule_changed == (score == "combined")
+    answers = wider.answer_embedded(z_ND := cloud(2, 50, 9), model.logits(z_ND))
+    assert (answers.labels == 2).double().mean() > 0.5
+    again, second = add(wider, cloud(3, 30, 7), name="dog")
+    assert (again.rule, second.rule_changed) == (wider.rule, False)
+
+
+def test_a_rule_that_cannot_is_changed_and_said(model):
+    for score in ("probability", "logit", "energy"):
+        wider, effect = add(dataclasses.replace(model, rule=Rule(score, 0.9)), cloud(2, 30, 4))
+        assert wider.rule == Rule("distance", 0.9)
+        assert (effect.rule_before, effect.rule_after) == (score, "distance")
+        assert str(effect).endswith(f"; the rule changed from {score} to distance")
+    for score in ("neighbors", "combined"):
+        # Their fifth neighbor is a sample of another class.
+        wider, effect = add(dataclasses.replace(model, rule=Rule(score)), cloud(2, 4, 4))
+        assert (wider.rule, effect.rule_changed) == (Rule("distance"), True)
+
+
+def test_a_threshold_on_the_scale_of_combined_is_dropped_with_its_part_of_logits(model):
+    wider, effect = add(dataclasses.replace(model, rule=Rule("combined", threshold=2.5)), cloud(2, 30, 4))
+    assert effect.rule_before == "combined of distance, neighbors, logit above 2.5"
+    assert effect.rule_after == "combined of distance, neighbors"
+    set_again = dataclasses.replace(wider, rule=Rule("combined", threshold=3.0))
+    assert add(set_again, cloud(3, 30, 7), name="dog")[0].rule.threshold == 3.0
+
+
+def test_pictures_of_a_large_image_are_made_small_as_those_of_the_others(model):
+    pictures = torch.zeros(6, 3, 64, 64, dtype=torch.uint8)
+    large = torch.zeros(9, 3, 96, 96, dtype=torch.uint8)
+    z_ND = cloud(2, 9, 4)
+    with_pictures = dataclasses.replace(model, pictures=pictures)
+    wider, _ = add_class(with_pictures, "cow", z_ND, large, [f"cow/{i}" for i in range(9)])
+    assert wider.pictures.shape == (9, 3, 64, 64)
+
+
+def test_probabilities_sum_to_one_and_name_the_nearest_class(model):
     wider, _ = add(model, cloud(2, 30, 4))
+    z_ND = torch.cat([cloud(axis, 20, 40 + axis) for axis in range(5)])
+    z_ND = torch.cat([z_ND, (z_ND[:20] + z_ND[40:60]) / 2])
+    logits_NK = model.logits(z_ND)
+    found_NK = class_probabilities(wider, z_ND, logits_NK)
+    torch.testing.assert_close(found_NK.sum(dim=1), torch.ones(len(z_ND), dtype=torch.float64))
+    assert torch.equal(found_NK.argmax(dim=1), wider.nearest_class(z_ND, logits_NK))
+    sure, between = found_NK[40:60, 2].mean(), found_NK[100:, 2].mean()
+    assert sure > 0.7 > between > 0.2  # in units of logits: far is sure, half way is not
+    trained_NK = class_probabilities(model, z_ND, logits_NK)
+    torch.testing.assert_close(trained_NK, logits_NK.double().softmax(dim=1))
+
+
+@pytest.mark.parametrize("score", ["distance", "neighbors"])
+def test_known_samples_are_accepted_as_before(model, score):
+    before = dataclasses.replace(model, rule=Rule(score))
+    wider, _ = add(before, cloud(2, 30, 4))
     assert torch.equal(wider.limits()[:2], before.limits())
     z_ND = torch.cat([cloud(0, 200, 30), cloud(1, 200, 31)])
     old, new = (one.answer_embedded(z_ND, model.logits(z_ND)) for one in (before, wider))

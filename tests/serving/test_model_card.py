@@ -1,13 +1,17 @@
 """The card says what the file is, and its example runs."""
 
+import io
+import json
 import re
 import subprocess
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from PIL import Image
 
-from pmal.data.decode import encode_png
+from pmal.data.decode import decode_fitted, encode_png
 from pmal.rejection.model import Rule
 from pmal.serving.export_check import Parity
 from pmal.serving.export_onnx import describe_header
@@ -124,3 +128,75 @@ def test_its_example_runs_as_it_stands(tmp_path, name, channels):
     found, score, threshold = done.stdout.rsplit(maxsplit=2)
     assert found == ("cat" if name == "distance" else found)
     assert (float(score) <= float(threshold)) == (found != "unknown")
+
+
+def example(name):
+    """The card's lines of Python."""
+    [code] = re.findall(r"```python\n(.*?)```", card(name), re.S)
+    return code
+
+
+@pytest.mark.parametrize(("name", "kind"), [("distance", "PNG"), ("softmax", "JPEG")])
+def test_its_example_says_what_predict_says_of_an_image_of_another_size(tmp_path, call, name, kind):
+    (tmp_path / "m.onnx").write_bytes(exported(name)[1].data)
+    Image.fromarray(colors(61, 47)).save(tmp_path / "image.png", kind, exif=orientation(6))
+    done = subprocess.run(
+        [sys.executable, "-c", example(name)], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    found, score, threshold = done.stdout.rsplit(maxsplit=2)
+    code, out, error = call("predict", tmp_path / "m.onnx", tmp_path / "image.png", "--json")
+    assert code == 0, error
+    [answer] = json.loads(out)["answers"]
+    assert (found, float(score), float(threshold)) == (
+        answer["class"],
+        answer["score"],
+        answer["threshold"],
+    )
+
+
+def colors(width, height):
+    return np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+def orientation(number):
+    exif = Image.Exif()
+    exif[0x0112] = number
+    return exif
+
+
+def files_of_all_kinds():
+    """Encoded images that are decoded in different ways, by what is special about them."""
+    large = Image.fromarray(colors(123, 86))
+    for number in range(1, 9):
+        yield f"jpeg {number}", encoded(large, "JPEG", exif=orientation(number))
+        yield f"tiff {number}", encoded(large, "TIFF", exif=orientation(number))
+    yield "cmyk", encoded(large.convert("CMYK"), "JPEG")
+    yield "as it is", encoded(large.crop((0, 0, 12, 12)), "PNG")
+    yield "cropped", encoded(large.crop((0, 0, 12, 17)), "PNG")
+    yield "enlarged", encoded(large.crop((0, 0, 7, 5)), "PNG")
+    clear = large.copy()
+    clear.putalpha(large.convert("L"))
+    for mode in ("RGBA", "LA"):
+        yield mode, encoded(clear.convert(mode), "PNG")
+    yield "palette", encoded(large.quantize(16), "PNG", transparency=3)
+    yield "one bit", encoded(large.convert("1"), "PNG")
+    wide = Image.fromarray(np.arange(123 * 86, dtype=np.uint16).reshape(86, 123) * 6)
+    yield "16 bits", encoded(wide, "PNG")
+    yield "16 bits, one clear", encoded(wide, "PNG", transparency=600)
+
+
+def encoded(image, kind, **options):
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(("mode", "channels"), [("L", 1), ("RGB", 3)])
+def test_its_example_reads_pixels_as_predict_does(mode, channels):
+    names = {}
+    exec(example("distance").partition("session =")[0], names)  # noqa: S102
+    for kind, data in files_of_all_kinds():
+        for side in (12, 20, 40):
+            found = names["read_pixels"](io.BytesIO(data), side, mode).reshape(side, side, channels)
+            expected = decode_fitted(data, side, channels)
+            np.testing.assert_array_equal(found, expected, err_msg=f"{kind}, {side} px")

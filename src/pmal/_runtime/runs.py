@@ -7,15 +7,14 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pmal._runtime.files import append_line, make_folder, sha256, write_json, write_text
+from pmal._runtime.files import append_line, make_folder, read_json, sha256, write_json, write_text
 from pmal._runtime.ranks import ALONE, Ranks
 from pmal._runtime.stages import CHANGEABLE, discard
 from pmal.config import RunConfig, build, parse_toml, to_settings, to_toml
 from pmal.errors import DataError, UsageError
 
 CONFIG = "config.toml"
-
-
+MANIFEST = "manifest.json"
 REDOING = ".redoing"
 
 
@@ -58,9 +57,20 @@ class RunFolder:
 
     def _seal(self, about: Mapping[str, Any]) -> None:
         files = sorted(f for f in self.path.rglob("*") if f.is_file() and not f.name.startswith("."))
-        final = [f for f in files if f.name not in ("manifest.json", "log.jsonl", "report.html")]
+        final = [f for f in files if f.name not in (MANIFEST, "log.jsonl", "report.html")]
         sums = {str(f.relative_to(self.path)): sha256(f) for f in final}
-        write_json(self.path / "manifest.json", {**about, "sha256": sums})
+        write_json(self.path / MANIFEST, {**about, "sha256": sums})
+
+
+def seal_again(run: Path, folder: str) -> None:
+    """Replace the checksums of the files in one folder of a finished run, which has changed since."""
+    path = run / MANIFEST
+    if path.is_file():
+        manifest = read_json(path)
+        kept = {name: total for name, total in manifest["sha256"].items() if Path(name).parts[0] != folder}
+        files = sorted(f for f in (run / folder).rglob("*") if f.is_file() and not f.name.startswith("."))
+        new = {str(f.relative_to(run)): sha256(f) for f in files}
+        write_json(path, {**manifest, "sha256": dict(sorted((kept | new).items()))})
 
 
 @contextlib.contextmanager
@@ -80,7 +90,7 @@ def _take(path: Path, config: RunConfig, may_change: Collection[str], held: cont
     make_folder(path)
     if not (path / CONFIG).exists() and any(not entry.name.startswith(".") for entry in path.iterdir()):
         raise UsageError(f"{path} is not empty and holds no run: choose another --out")
-    held.enter_context(_only_writer(path))
+    held.enter_context(only_writer(path))
     if (path / CONFIG).exists():
         _check_settings(path, config, may_change)
     else:
@@ -127,7 +137,8 @@ def _differences(
 
 
 @contextlib.contextmanager
-def _only_writer(path: Path) -> Iterator[None]:
+def only_writer(path: Path) -> Iterator[None]:
+    """Keep every other process out of a run's folder; refused where one is in it."""
     # The kernel drops the lock when the process ends, however it ends.
     with open(path / ".lock", "w") as lock:
         try:

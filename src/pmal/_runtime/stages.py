@@ -15,7 +15,8 @@ _FILES = {
     "embeddings": ("embeddings",),
     "mining": ("prototypes.json", "prototypes*.safetensors", "quality.json", "quality*.safetensors", "audit"),
     "optimization": ("optimization",),
-    "calibration": ("model",),
+    # What `pmal export` writes beside the model has the rule of that model in it.
+    "calibration": ("model.onnx", "model.md", "model"),
     "evaluation": ("metrics.json", "manifest.json", "report.html"),
 }
 

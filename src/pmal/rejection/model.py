@@ -28,6 +28,8 @@ from pmal.rejection.typicality import TYPICALITY, Typicality, always_typical
 _ROWS = 1 << 16
 REPLAYED = (*LOGIT_SCORES, "distance")
 """Scores that need no look at a value, so that a GPU can be told beforehand to compute them."""
+ADDED_SCORES = ("distance", "neighbors")
+"""Scores of a model with classes that were added without training: its logits know nothing of them."""
 
 
 @dataclass(frozen=True)
@@ -105,11 +107,12 @@ class OpenSetModel:
     @property
     def score_names(self) -> tuple[str, ...]:
         """The scores that this model can be asked for."""
+        names = [*LOGIT_SCORES, *self.classifier.head.own_scores]
+        names += ("distance", "neighbors") if self.reference else ()
         if self.added:
-            return ("distance",)
-        own = self.classifier.head.own_scores
-        names = [*LOGIT_SCORES, *own, *(("distance", "neighbors") if self.reference else ())]
-        return (*names, "combined") if self.calibration and self.calibration.scale else tuple(names)
+            names = [*ADDED_SCORES]
+        scale = self.calibration.scale if self.calibration else None
+        return (*names, "combined") if scale and set(scale.quantiles) <= {*names} else tuple(names)
 
     def scores(self, z_BD: Tensor, logits_BK: Tensor, far_B: Tensor | None = None) -> dict[str, Tensor]:
         """Every score of embedded images; the typicality among them where it is given."""

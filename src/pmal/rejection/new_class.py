@@ -5,7 +5,11 @@ how near a sample lies to its class's own: exp(-x / median of x), with x one min
 them. No training will pull the class together, so its prototypes have to cover it: they are the samples
 nearest to the centers of k-means. docs/estimator.md has figures.
 
-N samples of the new class, T prototypes of the class that has most, D channels.
+The rule stays where it can. The network has no logit for the new class and would take its samples for
+unknown, so a rule by logits becomes one by the distance, and `combined` loses its part of them.
+
+N samples of the new class, T prototypes of the class that has most, D channels; K classes, the first K0 of
+which the network was trained on.
 """
 
 from collections.abc import Sequence
@@ -16,11 +20,21 @@ from torch import Tensor
 from torch.nn.functional import normalize, pad
 
 from pmal.config import MiningConfig
+from pmal.data.samples import evenly
 from pmal.errors import DataError, UsageError
 from pmal.mining import PrototypeSet, mine
 from pmal.mining.quality import exponent
-from pmal.rejection.model import OpenSetModel, Prototype, Rule
-from pmal.rejection.scores import Reference
+from pmal.rejection.building import BANK_LIMIT, thumbnails
+from pmal.rejection.calibration import Calibration
+from pmal.rejection.model import ADDED_SCORES, OpenSetModel, Prototype, Rule
+from pmal.rejection.scores import NEIGHBORS, Reference, class_distances
+from pmal.rejection.typicality import TYPICALITY
+
+_PROBED = 1000
+"""Prototypes that the scale of logits against distances is measured on at most."""
+
+ATYPICAL = 0.1
+"""Share of a new class's samples that may be unlike the training images for these to stay the measure."""
 
 
 @dataclass(frozen=True)
@@ -36,26 +50,51 @@ class AddedClass:
     accuracy_before: float | None
     """Share of them whose class was right, before any rejection. None where their labels are not known."""
     accuracy_after: float | None
+    rule_before: str = ""
+    """The score that rejected before, what it was made of, and the threshold where one was set."""
+    rule_after: str = ""
+    """The same from now on: another one where the rule before cannot judge samples of the new class."""
+
+    @property
+    def rule_changed(self) -> bool:
+        """Whether samples are rejected by another rule than before."""
+        return self.rule_before != self.rule_after
 
     def __str__(self) -> str:
-        text = f"class {self.name}: {self.prototypes} prototypes"
+        text = f"class {self.name}: {self.prototypes} prototypes; {self._effect()}"
+        if self.rule_changed:
+            text += f"; the rule changed from {self.rule_before} to {self.rule_after}"
+        return text
+
+    def _effect(self) -> str:
         if not self.held_out:
-            return f"{text}; no held-out samples to measure its effect on"
-        text += f"; takes {self.captured} of {self.held_out} held-out samples from the other classes"
+            return "no held-out samples to measure its effect on"
+        text = f"takes {self.captured} of {self.held_out} held-out samples from the other classes"
         if self.accuracy_before is None or self.accuracy_after is None:
             return text
         return f"{text}, accuracy {self.accuracy_before:.1%} -> {self.accuracy_after:.1%}"
 
 
 def add_class(
-    model: OpenSetModel, name: str, z_ND: Tensor, images_NCHW: Tensor, files: Sequence[str]
+    model: OpenSetModel,
+    name: str,
+    z_ND: Tensor,
+    images_NCHW: Tensor,
+    files: Sequence[str],
+    far_N: Tensor | None = None,
 ) -> tuple[OpenSetModel, AddedClass]:
-    """The model with one more class, which rejects by the distance from now on, and what that changed.
+    """Return the model with one more class, and what that changed.
 
     A sample is taken for the new class where its prototypes are nearer than those of all others. Distances
-    to the nearest class only fall by it: one threshold for all accepts as many samples of the trained classes
-    as before, or more. It promises nothing for the new class; nor does that of another score, or one set by
-    hand, which is dropped.
+    to the nearest class and to the nearest training samples only fall by it: one threshold for all accepts as
+    many samples of the trained classes as before, or more. It promises nothing for the new class.
+
+    Rules by `distance` and `neighbors` stay as they are. `combined` is made of these two from now on and
+    calibrated anew on the stored scores. Any other score gives way to the distance, and so do `neighbors` and
+    `combined` where the class has fewer samples than `neighbors` looks at. A threshold that was set by hand
+    is dropped with the score that it was set for. Typicality is left out where a tenth or more of the new
+    class's samples (far_N: their scores) is unlike the training images. The result says where the rule
+    changed.
     """
     reference = model.reference
     if reference is None:
@@ -68,12 +107,28 @@ def add_class(
     wider = replace(
         model,
         class_names=(*model.class_names, name),
-        rule=_by_distance(model.rule),
         reference=_extend(reference, z_ND, mined.ids),
         gallery=(*model.gallery, _gallery(mined, files)) if model.gallery else (),
-        pictures=None if model.pictures is None else torch.cat([model.pictures, images_NCHW[mined.ids]]),
+        pictures=_with_pictures(model.pictures, images_NCHW[mined.ids]),
+        calibration=_without_logits(model.calibration),
+        typicality=model.typicality if _is_typical(model, far_N) else None,
     )
+    wider = replace(wider, rule=_keep_rule(model, wider, len(z_ND)))
     return wider, _measure(model, wider, len(mined))
+
+
+def class_probabilities(model: OpenSetModel, z_ND: Tensor, logits_NK: Tensor) -> Tensor:
+    """Return the probability of each class, as if there were no others, float64 (N, K).
+
+    It is the softmax of the logits. A class that was added without training has none, and gets the largest
+    logit of the trained classes plus what it is nearer than all of them, in units that make distances and
+    logits of the prototypes tell classes apart equally. So the most probable class is the one that a sample
+    is taken for, and an added class that is as near as the nearest trained one is as probable as the best.
+    """
+    logits_NK = logits_NK.cpu().double()
+    if model.added:
+        logits_NK = torch.cat([logits_NK, _added_logits(model, z_ND.cpu(), logits_NK)], dim=1)
+    return logits_NK.softmax(dim=1)
 
 
 def mine_class(z_ND: Tensor, count: int) -> PrototypeSet:
@@ -93,7 +148,8 @@ def mine_class(z_ND: Tensor, count: int) -> PrototypeSet:
 
 
 def _extend(reference: Reference, z_ND: Tensor, chosen_T: Tensor) -> Reference:
-    """One more row of prototypes, with zeros under a false mask where it is shorter."""
+    """One more row of prototypes, with zeros under a false mask where it is shorter; more neighbors."""
+    kept_ND = z_ND[torch.from_numpy(evenly(len(z_ND), BANK_LIMIT))].to(reference.training_ND)
     most = reference.mask_KT.shape[1]
     row_TD = pad(z_ND[chosen_T].to(reference.prototypes_KTD), (0, 0, 0, most - len(chosen_T)))
     mask_T = torch.arange(most) < len(chosen_T)
@@ -101,6 +157,7 @@ def _extend(reference: Reference, z_ND: Tensor, chosen_T: Tensor) -> Reference:
         reference,
         prototypes_KTD=torch.cat([reference.prototypes_KTD, row_TD[None]]),
         mask_KT=torch.cat([reference.mask_KT, mask_T[None]]),
+        training_ND=torch.cat([reference.training_ND, kept_ND]),
     )
 
 
@@ -109,18 +166,70 @@ def _gallery(mined: PrototypeSet, files: Sequence[str]) -> tuple[Prototype, ...]
     return tuple(Prototype(i, files[i], log_r, gap) for i, log_r, gap in zip(*columns, strict=True))
 
 
-def _by_distance(rule: Rule) -> Rule:
-    """A threshold that was set for another score means nothing for the distance."""
-    return rule if rule.score == "distance" else replace(rule, score="distance", threshold=None)
+def _with_pictures(pictures: Tensor | None, images_TCHW: Tensor) -> Tensor | None:
+    return None if pictures is None else torch.cat([pictures, thumbnails(images_TCHW)])
+
+
+def _without_logits(calibration: Calibration | None) -> Calibration | None:
+    """Keep the scores that know the new class, and make the combined score of them."""
+    if calibration is None:
+        return None
+    kept = (*ADDED_SCORES, TYPICALITY)
+    scores = {name: calibration.scores[name] for name in kept if name in calibration.scores}
+    found = Calibration.fit(scores, calibration.predictions)
+    return replace(found, z=calibration.z, labels=calibration.labels)
+
+
+def _is_typical(model: OpenSetModel, far_N: Tensor | None) -> bool:
+    """Whether the second line of defense would let the new class pass."""
+    return far_N is None or float((far_N <= model.far_limit()).double().mean()) > 1 - ATYPICAL
+
+
+def _keep_rule(before: OpenSetModel, after: OpenSetModel, samples: int) -> Rule:
+    """The same rule where the model still has its score, else one by the distance."""
+    rule, score = before.rule, before.rule.score
+    if score != "distance" and (score not in after.score_names or samples < NEIGHBORS):
+        return replace(rule, score="distance", threshold=None)
+    # What was set on the scale of three scores means nothing on that of two.
+    same = score != "combined" or describe_rule(before) == describe_rule(replace(after, rule=rule))
+    return rule if same else replace(rule, threshold=None)
+
+
+def describe_rule(model: OpenSetModel) -> str:
+    """Return what rejects: the score, what it is made of, and the threshold where one was set."""
+    rule, scale = model.rule, model.calibration.scale if model.calibration else None
+    parts = f" of {', '.join(scale.quantiles)}" if scale and rule.score == "combined" else ""
+    threshold = "" if rule.threshold is None else f" above {rule.threshold:g}"
+    return rule.score + parts + threshold + (f", or {TYPICALITY}" if model.budget.far else "")
+
+
+def _added_logits(model: OpenSetModel, z_ND: Tensor, logits_NK: Tensor) -> Tensor:
+    """What stands for the logits of the added classes, float64 (N, K - K0)."""
+    assert model.reference is not None
+    own = logits_NK.shape[1]
+    distances_NK = class_distances(z_ND, model.reference)
+    nearer_NA = distances_NK[:, :own].amin(dim=1, keepdim=True) - distances_NK[:, own:]
+    return logits_NK.amax(dim=1, keepdim=True) + _logits_per_distance(model, model.reference) * nearer_NA
+
+
+def _logits_per_distance(model: OpenSetModel, reference: Reference) -> Tensor:
+    """The lead of the best class over the second in logits, by that in distances, on trained prototypes."""
+    own = len(model.classifier.spec.class_names)
+    prototypes_PD = reference.prototypes_KTD[:own][reference.mask_KT[:own]].cpu()
+    z_PD = prototypes_PD[torch.from_numpy(evenly(len(prototypes_PD), _PROBED))]
+    lead_P = model.logits(z_PD).double().topk(2).values.diff(dim=1).neg()
+    nearer_P = class_distances(z_PD, reference)[:, :own].topk(2, largest=False).values.diff(dim=1)
+    return lead_P.median() / nearer_P.median().clamp(min=torch.finfo(nearer_P.dtype).eps)
 
 
 def _measure(before: OpenSetModel, after: OpenSetModel, prototypes: int) -> AddedClass:
     name, calibration = after.class_names[-1], before.calibration
+    rules = describe_rule(before), describe_rule(after)
     if calibration is None or calibration.z is None:
-        return AddedClass(name, prototypes, 0, 0, None, None)
+        return AddedClass(name, prototypes, 0, 0, None, None, *rules)
     z_ND, labels_N = calibration.z, calibration.labels
     logits_NK = before.logits(z_ND)
     old_N, new_N = (model.nearest_class(z_ND, logits_NK) for model in (before, after))
     captured = int((new_N == len(before.class_names)).sum())
-    shares = [None if labels_N is None else float((n == labels_N).double().mean()) for n in (old_N, new_N)]
-    return AddedClass(name, prototypes, len(z_ND), captured, *shares)
+    old, new = (None if labels_N is None else float((n == labels_N).double().mean()) for n in (old_N, new_N))
+    return AddedClass(name, prototypes, len(z_ND), captured, old, new, *rules)

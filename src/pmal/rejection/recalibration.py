@@ -5,7 +5,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from pmal.rejection.calibration import Calibration
-from pmal.rejection.model import OpenSetModel
+from pmal.rejection.model import ADDED_SCORES, OpenSetModel
 from pmal.rejection.scores import unknown_scores
 from pmal.rejection.thresholds import best_f1_threshold
 from pmal.rejection.typicality import TYPICALITY
@@ -23,7 +23,8 @@ def recalibrated(
         score_N = model.scores(z_ND, logits_NK)[model.deciding_score()]
         best = best_f1_threshold(labels_N, nearest_N, score_N)
         return replace(model, rule=replace(model.rule, threshold=best.value))
-    scores = unknown_scores(z_ND, logits_NK, model.reference, head=model.classifier.head)
+    names = ADDED_SCORES if model.added else None
+    scores = unknown_scores(z_ND, logits_NK, model.reference, names=names, head=model.classifier.head)
     scores |= {TYPICALITY: far_N} if model.typicality is not None else {}
     found = Calibration.fit(scores, nearest_N)
     rule = replace(model.rule, threshold=None)

@@ -14,18 +14,59 @@ SNIPPET = """import json
 
 import numpy as np
 import onnxruntime
-from PIL import Image, ImageOps
+from PIL import Image
 
-session = onnxruntime.InferenceSession({file!r})
+TURNS = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}  # EXIF orientation: argument of Image.transpose
+
+
+def read_pixels(file, side, mode):
+    \"\"\"Return the pixels that `pmal predict` sees: the square in the middle, resized to `side`.\"\"\"
+    with Image.open(file) as image:
+        (width, height), scale = image.size, 1
+        square = min(width, height)
+        if image.format == "JPEG":  # a large one is decoded at 1/2, 1/4 or 1/8 of its size
+            scale = next((n for n in (8, 4, 2) if n <= int(square / (1.5 * side))), 1)
+        if scale > 1:
+            image.draft(None, (width // scale, height // scale))
+        image.load()
+        turn = image.getexif().get(0x0112)
+        plain = on_white(image)
+    if scale == 1:
+        plain = plain.transpose(TURNS[turn]) if turn in TURNS else plain
+        left, top = (plain.width - square) // 2, (plain.height - square) // 2
+    else:  # the same square of the image before it is turned
+        left = (width - square + (turn in (2, 3, 7, 8))) // 2
+        top = (height - square + (turn in (3, 4, 6, 7))) // 2
+    box = [edge / scale for edge in (left, top, left + square, top + square)]
+    small = plain.resize((side, side), Image.Resampling.BILINEAR, box=box)
+    if scale > 1 and turn in TURNS:
+        small = small.transpose(TURNS[turn])
+    return np.asarray(small.convert(mode))
+
+
+def on_white(image):
+    \"\"\"Return the image in gray or RGB with 8 bits a channel; what is transparent shows white.\"\"\"
+    if image.mode.startswith("I"):  # 16 bits of gray
+        wide, clear = np.asarray(image), image.info.get("transparency")
+        gray = ((wide.astype(np.uint32) + 128) // 257).astype(np.uint8)
+        return Image.fromarray(gray if clear is None else np.where(wide == clear, np.uint8(255), gray))
+    color = "L" if image.mode in ("1", "L", "LA", "La") else "RGB"
+    if not image.has_transparency_data:
+        return image.convert(color)
+    layered = image.convert(color + "A")
+    white = Image.new(color, image.size, "white")
+    return Image.composite(layered.convert(color), white, layered.getchannel("A"))
+
+
+session = onnxruntime.InferenceSession(FILE)
 about = session.get_modelmeta().custom_metadata_map
 classes, side = json.loads(about["classes"]), int(about["image_size"])
-with Image.open("image.png") as image:
-    plain = ImageOps.exif_transpose(image).convert("L" if about["channels"] == "1" else "RGB")
-small = ImageOps.fit(plain, (side, side), Image.Resampling.BILINEAR)
-pixels = np.asarray(small).reshape(1, side, side, -1).transpose(0, 3, 1, 2)
-label, score, threshold = session.run(["label", "score", "threshold"], {{"images": pixels}})
+pixels = read_pixels("image.png", side, "L" if about["channels"] == "1" else "RGB")
+images = pixels.reshape(1, side, side, -1).transpose(0, 3, 1, 2)
+label, score, threshold = session.run(["label", "score", "threshold"], {"images": images})
 print(classes[label[0]] if label[0] >= 0 else "unknown", score[0], threshold[0])
 """
+"""Stands for `data.decode.decode_fitted` where pmal is not installed: the same steps in the same order."""
 
 OUTPUTS = {
     "label": "(B,) int64: the class, -1 for unknown",
@@ -146,11 +187,12 @@ def _usage(file: str, header: OnnxHeader, prototypes: bool) -> str:
     side, sizes = header.image_size, {"own": header.own_classes, "all": len(header.class_names)}
     named = OUTPUTS | (WITH_PROTOTYPES if prototypes else {})
     outputs = "\n".join(f"- `{name}` {text.format(**sizes)}" for name, text in named.items())
+    code = SNIPPET.replace("FILE", repr(file), 1)
     return (
         f"Input `images`: uint8 (B, {header.channels}, {side}, {side}), at least one. Outputs:\n\n"
         f"{outputs}\n\nClass names and the rest are in the metadata of the file.\n\n"
         f"```sh\npmal predict {shlex.quote(printable(file))} image.png\n```\n\n"
-        f"```python\n{SNIPPET.format(file=file)}```"
+        f"```python\n{code}```"
     )
 
 

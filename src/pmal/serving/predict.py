@@ -38,7 +38,7 @@ def find_model(run: Path) -> Path:
 def check_takes_images(model: OpenSetModel) -> None:
     """Refuse a model of embeddings, which have no files that could be decoded."""
     if model.classifier.spec.encoder.name == "precomputed":
-        raise UsageError("this model takes embeddings, not images: use predict of OpenSetClassifier")
+        raise UsageError("this model takes embeddings, not images: use OpenSetClassifier in Python")
 
 
 def open_model(folder: Path, device: torch.device, half: bool = False, **rule: Any) -> OpenSetModel:
