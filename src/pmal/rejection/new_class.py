@@ -104,14 +104,16 @@ def add_class(
     if name in model.class_names:
         raise UsageError(f"class '{name}' exists already: choose another name")
     mined = mine_class(z_ND, reference.mask_KT.shape[1])
+    typical = _is_typical(model, far_N)
+    kept = (*ADDED_SCORES, TYPICALITY) if typical else ADDED_SCORES
     wider = replace(
         model,
         class_names=(*model.class_names, name),
         reference=_extend(reference, z_ND, mined.ids),
         gallery=(*model.gallery, _gallery(mined, files)) if model.gallery else (),
         pictures=_with_pictures(model.pictures, images_NCHW[mined.ids]),
-        calibration=_without_logits(model.calibration),
-        typicality=model.typicality if _is_typical(model, far_N) else None,
+        calibration=_calibrate(model.calibration, kept),
+        typicality=model.typicality if typical else None,
     )
     wider = replace(wider, rule=_keep_rule(model, wider, len(z_ND)))
     return wider, _measure(model, wider, len(mined))
@@ -170,11 +172,10 @@ def _with_pictures(pictures: Tensor | None, images_TCHW: Tensor) -> Tensor | Non
     return None if pictures is None else torch.cat([pictures, thumbnails(images_TCHW)])
 
 
-def _without_logits(calibration: Calibration | None) -> Calibration | None:
+def _calibrate(calibration: Calibration | None, kept: Sequence[str]) -> Calibration | None:
     """Keep the scores that know the new class, and make the combined score of them."""
     if calibration is None:
         return None
-    kept = (*ADDED_SCORES, TYPICALITY)
     scores = {name: calibration.scores[name] for name in kept if name in calibration.scores}
     found = Calibration.fit(scores, calibration.predictions)
     return replace(found, z=calibration.z, labels=calibration.labels)
