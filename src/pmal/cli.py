@@ -167,6 +167,10 @@ def predict(
     accept: AcceptOption = None,
     per_class: PerClassOption = None,
     threshold: ThresholdOption = None,
+    fdr: Annotated[
+        float | None,
+        typer.Option(help="Of all images called unknown, let at most this share be known, such as 0.1."),
+    ] = None,
     top: Annotated[int, typer.Option(min=0, help="Prototypes to show for each image.")] = 3,
     device: DeviceOption = "auto",
     half: HalfOption = False,
@@ -194,6 +198,7 @@ def predict(
         session = start_session(Resources(device=device), quiet, advice)
         about, answer = _open_model(run, rule, half, session, top)
 
+    from pmal.serving.answer_rows import decide_together
     from pmal.serving.answer_text import error_lines, write_answers
     from pmal.serving.image_files import find_files
 
@@ -201,7 +206,11 @@ def predict(
     total = len(files) + len(errors)
     with contextlib.closing(answer(files, errors)) as blocks:
         form = "json" if as_json else "csv" if as_csv else "table"
-        write_answers(out, form, about, blocks, errors, top)
+        if fdr is None:
+            write_answers(out, form, about, blocks, errors, top)
+        else:
+            note = f"of the images called unknown, at most {fdr:g} are known ones, on average"
+            write_answers(out, form, about | {"note": note}, decide_together(blocks, fdr), errors, top)
     if not as_json:
         print("".join(f"{line}\n" for line in error_lines(errors)), end="", file=sys.stderr)
     if errors:

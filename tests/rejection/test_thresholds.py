@@ -17,10 +17,13 @@ from sklearn.metrics import f1_score
 from pmal.errors import DataError, UsageError
 from pmal.rejection import thresholds as module
 from pmal.rejection.thresholds import (
+    Budget,
     Threshold,
     best_f1_threshold,
+    conformal_p_values,
     conformal_threshold,
     decide,
+    discoveries,
     per_class_thresholds,
     samples_needed,
 )
@@ -301,3 +304,93 @@ def test_needs_no_torch():
     """Whoever has arrays only can decide without loading a deep learning library."""
     code = "import sys, pmal.rejection.thresholds; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=30), st.integers(-1, 10))
+def test_a_p_value_is_the_share_of_known_scores_at_or_above(known, score):
+    expected = (1 + sum(value >= score for value in known)) / (len(known) + 1)
+    assert conformal_p_values(known, [score]).tolist() == [expected]
+
+
+def test_p_values_of_broken_samples_are_the_smallest():
+    assert conformal_p_values([1.0, 2.0, 3.0], [np.nan, np.inf]).tolist() == [0.25, 0.25]
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.floats(0, 1), min_size=20, max_size=60),
+    st.lists(st.floats(0, 1), min_size=1, max_size=10),
+    st.sampled_from([0.9, 0.8, 0.5]),
+)
+def test_a_sample_is_rejected_exactly_where_its_p_value_is_small(known, scores, accept):
+    threshold = conformal_threshold(known, accept).value
+    rejected = conformal_p_values(known, scores) <= round(1 - accept, 12)
+    assert rejected.tolist() == [score > threshold for score in scores]
+
+
+@pytest.mark.parametrize("accept", [0.95, 0.9, 0.5])
+@pytest.mark.parametrize("samples", [1, 19, 20, 49, 66, 500])
+def test_a_budget_is_never_overspent_and_each_part_can_be_told(accept, samples):
+    budget = Budget.split(accept, samples, samples)
+    assert budget.near + budget.far <= round(1 - accept, 12)
+    assert budget.near_share + budget.far_share == pytest.approx(1)
+    if budget.far:
+        assert budget.far * (samples + 1) >= 1 - 1e-9
+        assert budget.near * (samples + 1) >= 1 - 1e-9
+        assert budget.far >= 0.3 * (1 - accept) - 1e-9
+    else:
+        assert budget.near == round(1 - accept, 12)
+
+
+@pytest.mark.parametrize("related", [0.0, 1.0, -1.0])
+def test_both_scores_together_accept_what_is_promised(related):
+    """10,000 calibrations; the scores of an image may be alike, opposed or independent."""
+    rng, accept, n = np.random.default_rng(0), 0.9, 99
+    near = rng.normal(size=(10_000, n + 1))
+    far = related * near + (1 - abs(related)) * rng.normal(size=near.shape)
+    budget = Budget.split(accept, n, n)
+    accepted, smallest = [], []
+    for known_near, known_far in zip(near, far, strict=True):
+        limits = [
+            conformal_threshold(known[:-1], share).value
+            for known, share in ((known_near, budget.accept_near), (known_far, budget.accept_far))
+        ]
+        accepted.append(known_near[-1] <= limits[0] and known_far[-1] <= limits[1])
+        p_values = [
+            conformal_p_values(known[:-1], known[-1:])[0] / share
+            for known, share in ((known_near, budget.near_share), (known_far, budget.far_share))
+        ]
+        smallest.append(min(p_values))
+    assert np.mean(accepted) >= accept - 0.01
+    assert accepted == [p > round(1 - accept, 12) for p in smallest]
+    for level in (0.05, 0.1, 0.3):
+        assert np.mean(np.array(smallest) <= level) <= level + 0.01
+
+
+def test_discoveries_are_those_of_the_definition():
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        p = rng.integers(1, 11, rng.integers(1, 12)) / 10 * rng.choice([1, 0.05])
+        fdr, order = rng.choice([0.05, 0.2, 0.5]), np.sort(p)
+        kept = [k for k in range(1, len(p) + 1) if order[k - 1] <= fdr * k / len(p)]
+        expected = p <= order[max(kept) - 1] if kept else np.zeros(len(p), bool)
+        assert discoveries(p, fdr).tolist() == expected.tolist()
+
+
+def test_the_share_of_known_samples_among_discoveries_is_bounded():
+    """Simulated as it is used: one calibration set for all samples of a batch, a third of them unknown."""
+    rng, fdr, found = np.random.default_rng(1), 0.2, []
+    for _ in range(2000):
+        known, new = rng.normal(size=200), rng.normal(size=30)
+        new[:10] += 4
+        called = discoveries(conformal_p_values(known, new), fdr)
+        found.append(called[10:].sum() / max(called.sum(), 1))
+    assert np.mean(found) <= fdr
+    assert np.mean(found) > 0.05  # not by calling nothing unknown
+
+
+@pytest.mark.parametrize("fdr", [0, 1, -0.1, np.nan])
+def test_a_false_discovery_rate_is_a_share(fdr):
+    with pytest.raises(UsageError, match=r"fdr is .*: pass a share above 0 and below 1"):
+        discoveries([0.1], fdr)

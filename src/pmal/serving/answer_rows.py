@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from pmal._runtime.text import printable
 from pmal.data.samples import UNKNOWN_NAME
+from pmal.errors import UsageError
 
 Member = tuple[str, int]
 """File and id of a prototype."""
@@ -53,6 +54,27 @@ def describe_rows(class_names: Sequence[str], rows: Iterable[Row]) -> list[dict[
         }
         for row in rows
     ]
+
+
+def decide_together(blocks: Iterable[Sequence[dict[str, Any]]], fdr: float) -> list[list[dict[str, Any]]]:
+    """Return all answers as one block, decided anew: at most a share `fdr` of the unknown ones is known."""
+    from pmal.rejection.thresholds import discoveries
+
+    answers = [answer for block in blocks for answer in block]
+    p_values = [answer["p_value"] for answer in answers]
+    if None in p_values:
+        raise UsageError("--fdr needs p-values, and this model has no held-out images: leave it out")
+    unknown = discoveries(p_values, fdr).tolist() if answers else []
+    return [[_decided(answer, called) for answer, called in zip(answers, unknown, strict=True)]]
+
+
+def _decided(answer: dict[str, Any], unknown: bool) -> dict[str, Any]:
+    words = answer["because"] or f"nearest to {answer['nearest']}, but rarely so far from it"
+    return answer | {
+        "class": UNKNOWN_NAME if unknown else answer["nearest"],
+        "known": not unknown,
+        "because": words if unknown else None,
+    }
 
 
 def because(row: Row, nearest: str) -> str | None:
