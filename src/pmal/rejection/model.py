@@ -21,7 +21,7 @@ from pmal.errors import DataError, UsageError, unknown_name
 from pmal.optimization.distances import attention_weights
 from pmal.rejection.calibration import Calibration
 from pmal.rejection.scores import LOGIT_SCORES, Reference, class_distances, unknown_scores
-from pmal.rejection.thresholds import decide
+from pmal.rejection.thresholds import decide, promise
 
 _ROWS = 1 << 16
 REPLAYED = (*LOGIT_SCORES, "distance")
@@ -191,16 +191,11 @@ class OpenSetModel:
         if rule.threshold is not None or calibration is None:
             return False, "no guarantee: a threshold that was set, or found on a validation set"
         new = f"; {self.added} classes that were added later are not covered" if self.added else ""
-        if not rule.per_class:
-            found = calibration.threshold(rule.score, rule.accept)
-            return found.guaranteed, found.note + new
-        weak = sum(not t.guaranteed for t in calibration.class_thresholds(rule.score, rule.accept, count))
-        if weak:
-            return (
-                False,
-                f"no guarantee for {weak} of {count} classes, which have the threshold of all together",
-            )
-        return True, f"accepts at least {rule.accept} of the known samples that are taken for each class{new}"
+        if rule.per_class:
+            guaranteed, note = promise(calibration.class_thresholds(rule.score, rule.accept, count))
+        else:
+            guaranteed, note = promise((calibration.threshold(rule.score, rule.accept),))
+        return guaranteed, note + new
 
     def attention(self, z_BD: Tensor, classes_B: Tensor) -> Tensor:
         """The share of each prototype in its class's answer, for one class per image: (B, T)."""

@@ -15,7 +15,7 @@ from pmal._runtime.text import short_path
 from pmal.data.decode import decode_fitted, encode_png
 from pmal.errors import DataError
 from pmal.rejection.model import OpenSetModel
-from pmal.rejection.thresholds import Threshold
+from pmal.rejection.thresholds import Threshold, promise
 from pmal.serving.answer_rows import json_number, unicode_name
 from pmal.serving.bundle import describe_model
 from pmal.serving.bundle_record import thresholds_in_effect
@@ -149,17 +149,21 @@ def model_loader(
 
 
 def _acceptance(model: OpenSetModel) -> dict[str, Any] | None:
-    """Thresholds for every rate, so that a client can decide anew without asking again."""
+    """Return thresholds for every rate and what they promise: a client decides anew without asking again."""
     calibration, score, count = model.calibration, model.deciding_score(), len(model.class_names)
     if calibration is None or score not in calibration.scores:
         return None
     rates = sorted({*RATES, model.rule.accept})
     if model.rule.per_class and model.rule.threshold is None:
         rows = [calibration.class_thresholds(score, rate, count) for rate in rates]
-        found = [list(column) for column in zip(*rows, strict=True)]
-        return {"rates": rates, "per_class": True, "thresholds": [_column(column) for column in found]}
-    column = [calibration.threshold(score, rate) for rate in rates]
-    return {"rates": rates, "per_class": False, "thresholds": [_column(column)]}
+    else:
+        rows = [(calibration.threshold(score, rate),) for rate in rates]
+    return {
+        "rates": rates,
+        "per_class": model.rule.per_class and model.rule.threshold is None,
+        "thresholds": [_column(column) for column in zip(*rows, strict=True)],
+        "notes": [promise(row)[1] for row in rows],
+    }
 
 
 def _column(thresholds: Sequence[Threshold]) -> list[float | str]:

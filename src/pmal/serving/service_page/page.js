@@ -133,7 +133,9 @@ function rateNote(share) {
   if (share === null) return model.note;
   const column = model.acceptance.thresholds.map((row) => number(row[rate]));
   if (column.every((limit) => limit === Infinity)) return "Too few held-out images for this rate: everything is accepted.";
-  return "The share of known images to accept. A higher one rejects fewer of them, and lets more unknown ones pass.";
+  const note = model.acceptance.notes[rate];
+  const about = "The share of known images to accept. A higher one rejects fewer of them, and lets more unknown ones pass.";
+  return `${about} ${note[0].toUpperCase()}${note.slice(1)}.`;
 }
 
 // --- showing ---
