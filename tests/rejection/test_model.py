@@ -116,7 +116,7 @@ def test_each_image_is_held_against_the_threshold_of_the_class_that_it_was_taken
     guaranteed, note = lower.guarantee()
     assert guaranteed
     assert note.startswith(
-        "accepts at least 50 % of the known images that are taken for each class, on average; "
+        "accepts at least 50 % of the known images taken for each class, on average; "
         "the threshold of the least certain class, with 2 held-out images, "
         "accepts 22.4 to 97.5 % (90 % range)"
     )

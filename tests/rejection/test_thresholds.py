@@ -154,7 +154,7 @@ def test_the_promise_of_classes_gives_the_widest_range():
     guaranteed, note = promise(thresholds)
     assert guaranteed
     assert note == (
-        "accepts at least 95 % of the known images that are taken for each class, on average; "
+        "accepts at least 95 % of the known images taken for each class, on average; "
         "the threshold of the least certain class, with 20 held-out images, "
         "accepts 86.1 to 99.7 % (90 % range); "
         "few held-out images: raise data.held_out, or add images"

@@ -69,8 +69,8 @@ class Threshold:
     def note(self) -> str:
         """Return one line for a person: the promise, the range, and a warning where the range is wide."""
         if self.guaranteed:
-            promise = f"accepts at least {_percent(self.accept)} % of known images on average"
-            return f"{promise}; with {self.samples} held-out images, this threshold {_range_words(self)}"
+            share = f"accepts at least {_percent(self.accept)} % of known images on average"
+            return f"{share}; with {self.samples} held-out images, this threshold {_range_words(self)}"
         needed = samples_needed(self.accept)
         if self.pooled:
             lack = f"fewer than {needed} usable samples"
@@ -102,9 +102,7 @@ def promise(thresholds: Sequence[Threshold]) -> tuple[bool, str]:
     if weak:
         return False, f"no guarantee for {weak} of {count} classes, which have the threshold of all together"
     widest = max(thresholds, key=_width)
-    share = (
-        f"at least {_percent(widest.accept)} % of the known images that are taken for each class, on average"
-    )
+    share = f"at least {_percent(widest.accept)} % of the known images taken for each class, on average"
     one = f"the least certain class, with {widest.samples} held-out images,"
     return True, f"accepts {share}; the threshold of {one} {_range_words(widest)}"
 
