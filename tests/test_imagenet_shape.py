@@ -54,8 +54,8 @@ def test_no_class_of_the_tail_is_left_without_training_images(config):
     counts = np.array([PER_CLASS[label] for label in KNOWN])
     assert counts.tolist()[-1] == 5
     assert (learned + kept).tolist() == counts.tolist()
-    assert kept.sum() == int(0.05 * counts.sum())
-    assert (learned >= 0.8 * counts).all()
+    assert kept.sum() == counts.sum() // 3, "so small a set gives more than the share of the recipe"
+    assert (learned >= 0.6 * counts).all()
 
 
 @pytest.mark.parametrize("kind", ["streamed", "kept"])
@@ -71,10 +71,12 @@ def test_streamed_and_resident_end_with_the_same_model(runs, kind):
     assert (streamed / "quarantine.json").read_bytes() == (resident / "quarantine.json").read_bytes()
 
 
-def test_small_classes_have_what_prototypes_they_can(runs):
+def test_small_classes_have_what_prototypes_they_can(runs, config):
     out, metrics = runs["streamed"]
     model = load_model(out / "model", CPU)
-    assert [len(prototypes) for prototypes in model.gallery] == [min(6, PER_CLASS[label]) for label in KNOWN]
+    learned = np.bincount(open_task(config.data, None).train.labels)
+    assert [len(prototypes) for prototypes in model.gallery] == np.minimum(learned, 6).tolist()
+    assert learned.min() < 6
     assert model.calibration is not None
     assert metrics["about"]["unknown_classes"] == len(UNKNOWN)
     assert set(metrics["scores"]) >= {"probability", "distance", "neighbors"}

@@ -73,10 +73,10 @@ def test_what_is_drawn_is_what_the_run_says(run):
     _, text = chapters(run)
     points, mined = figure(text, "embedding-plot"), figure(text, "robustness-plot")
     assert points["classes"] == NAMES
-    assert [points["kind"].count(kind) for kind in (0, 1, 2)] == [24, 8, 9]
-    assert all(len(panel["x"]) == 41 for panel in points["panels"])
+    assert [points["kind"].count(kind) for kind in (0, 1, 2)] == [24, 40, 9]
+    assert all(len(panel["x"]) == 73 for panel in points["panels"])
     assert {label for kind, label in zip(points["kind"], points["label"], strict=True) if kind == 1} == {-1}
-    assert sum(UNKNOWN_NAME in title for title, _, _ in points["text"]) == 8
+    assert sum(UNKNOWN_NAME in title for title, _, _ in points["text"]) == 40
     audit = audit_run(run, run.parent / "audit", open_session())
     r = np.exp(audit.log_r_N.numpy())
     counts = np.histogram(r, mined["edges"])[0].tolist()
@@ -141,6 +141,12 @@ def test_no_test_part(tmp_path):
     assert chapters(tmp_path / "run", task=task)[0] == ["prototypes", "robustness", "training", "making"]
 
 
+def test_what_the_threshold_promises_and_its_range(tmp_path):
+    _, text = chapters(fit_photos(tmp_path, method="softmax", rejection={"accept": 0.9}))
+    assert "Accepts at least 90 % of known images on average; with 32 held-out images, this threshold" in text
+    assert "% (90 % range); few held-out images: raise data.held_out, or add images." in text
+
+
 def test_thresholds_of_single_classes(run, tmp_path):
     found, text = chapters(fit_photos(tmp_path, rejection={"per_class": True}))
     assert "classes" in found
@@ -156,7 +162,7 @@ def test_many_classes_and_images_are_cut_evenly(run, monkeypatch):
     monkeypatch.setattr(report, "TEST_IMAGES", 20)
     _, text = chapters(run)
     assert "2 of 3 classes are shown" in text
-    assert "Drawn from 20 of 24 and 8 of 8 known and unknown" in text
+    assert "Drawn from 20 of 24 and 20 of 40 known and unknown" in text
     points = figure(text, "embedding-plot")
     assert points["classes"] == [NAMES[0], NAMES[2]]
     assert [points["kind"].count(kind) for kind in (0, 1, 2)] == [5, 5, 6]

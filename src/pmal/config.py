@@ -111,7 +111,7 @@ class DataConfig(Checked):
     limit: Annotated[int, Within(0)] = 0
     """At most so many training images per class, the same ones in every run. 0: all."""
     held_out: Share = 0.1
-    """Share of each class's training images kept for the threshold. 0: train on all, without a threshold."""
+    """Share of each class held out for the threshold; at least 40 images, or a third, in all. 0: none."""
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,8 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
     accept: share of known samples that the threshold accepts at least; samples that are held out set it.
     random_state: None, an integer (the seed of `pmal fit`), or a numpy RandomState.
     recipe, epochs: as in `pmal fit`. None: the recipe "precomputed", "sample" or "standard", and its epochs.
-    held_out: share of each class's samples that is not trained on, but sets the threshold.
+    held_out: share of each class's samples that is not trained on but sets the threshold; at least 40 in all,
+        or a third of the samples where that is less. 0: train on all, without a threshold.
     prototypes_per_class, per_class_threshold: `mining.per_class` and `rejection.per_class` of a run.
     settings: everything else, by section, such as {"mining": {"epsilon": 0.6}}.
 

@@ -1,12 +1,15 @@
+import hashlib
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pmal.config import DataConfig
-from pmal.data.protocols import Split, random_split
+from pmal.data.protocols import Split, get_split, list_families, list_sets, random_split
 from pmal.data.samples import ArrayStore, Samples, Source
-from pmal.data.task import choose_split, hold_out, learning_task, limited, make_task
+from pmal.data.sources.registry import open_source
+from pmal.data.task import choose_split, hold_out, hold_out_enough, learning_task, limited, make_task
 from pmal.errors import DataError, UsageError
 
 NAMES = tuple("abcdefghij")
@@ -94,10 +97,10 @@ def test_what_is_held_out_or_kept_is_from_all_over_a_class():
 def test_only_what_was_drawn_from_the_training_images_file_is_counted(own, digits):
     split = Split(tuple(range(6)), tuple(range(6, 10)), "x", 0)
     assert make_task(own, split, DataConfig(held_out=0.25)).drawn() == {
-        "train": 36,
-        "held out": 12,
+        "train": 32,
+        "held out": 16,
         "test": 12,
-        "unknown": 8,
+        "unknown": 40,
     }
     apart = make_task(digits, split, DataConfig(held_out=0.25))
     assert apart.drawn() == {"train": len(apart.train), "held out": len(apart.held_out)}
@@ -115,10 +118,78 @@ def test_a_share_of_the_training_images_is_kept_for_the_threshold(own):
     split = choose_split(own, DataConfig())
     everything = make_task(own, split, DataConfig(held_out=0))
     assert everything.held_out is None
-    task = make_task(own, split, DataConfig(held_out=0.25))
-    assert np.bincount(task.held_out.labels).tolist() == [2] * 10
+    task = make_task(own, split, DataConfig(held_out=0.5))
+    assert np.bincount(task.held_out.labels).tolist() == [4] * 10
     assert sorted([*task.train.ids, *task.held_out.ids]) == everything.train.ids.tolist()
     assert task.test.ids.tolist() == everything.test.ids.tolist()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "share", "expected"),
+    [
+        ((70, 70, 70), 0.1, [14, 13, 13]),  # a tenth is 21: too few
+        ((150, 150, 150), 0.1, [15, 15, 15]),  # a tenth is enough
+        ((200, 20), 0.1, [37, 3]),  # the same share of both
+        ((21, 9), 0.1, [7, 3]),  # a third is less than 40
+        ((30, 3, 2), 0.1, [10, 1, 0]),  # 2 of each class stay
+        ((70, 70, 70), 0.0, [0, 0, 0]),  # as asked
+    ],
+)
+def test_enough_is_held_out_of_a_small_set(sizes, share, expected):
+    small = samples(np.repeat(np.arange(len(sizes)), sizes), names=NAMES[: len(sizes)])
+    train, held_out = hold_out_enough(small, share)
+    assert np.bincount(held_out.labels, minlength=len(sizes)).tolist() == expected
+    assert sorted([*train.ids, *held_out.ids]) == small.ids.tolist()
+    assert set(hold_out(small, share)[1].ids) <= set(held_out.ids)
+    assert np.array_equal(hold_out_enough(small, share)[1].ids, held_out.ids)
+
+
+@given(st.lists(st.integers(1, 40), min_size=2, max_size=10), st.floats(0.01, 0.3))
+def test_what_is_held_out_beyond_the_share_leaves_two_of_each_class(sizes, share):
+    whole = samples(np.repeat(np.arange(len(sizes)), sizes), names=NAMES[: len(sizes)])
+    train, held_out = hold_out_enough(whole, share)
+    left, asked = (
+        np.bincount(part.labels, minlength=len(sizes)) for part in (train, hold_out(whole, share)[0])
+    )
+    assert (left >= np.minimum(asked, 2)).all()
+    assert len(held_out) >= min(40, len(whole) // 3) or (left <= 2).all()
+
+
+def test_a_classifier_of_arrays_holds_out_enough():
+    task = learning_task(samples(np.arange(210) % 10), "fit(X, y)", DataConfig())
+    assert np.bincount(task.held_out.labels).tolist() == [4] * 10
+
+
+@pytest.mark.parametrize(
+    ("family", "share", "held_out", "train"),
+    [
+        ("arpl", 0.1, "57372022f684fcf3", "29cc598ddf81b657"),
+        ("arpl", 0.02, "cf6eb894a1523e38", "18ca958db22dd435"),
+        ("neal", 0.1, "028059525755399c", "c02fa19f45fa93da"),
+        ("paper", 0.02, "1f90327a200c8096", "29109b977243c976"),
+    ],
+)
+def test_the_parts_of_the_sample_are_those_of_all_published_figures(family, share, held_out, train):
+    """As version 0.1 drew them."""
+    source, config = open_source("sample", None), DataConfig(family=family, held_out=share)
+    task = make_task(source, choose_split(source, config), config)
+    found = [
+        hashlib.sha256(part.ids.astype("<i8").tobytes()).hexdigest() for part in (task.held_out, task.train)
+    ]
+    assert [digest[:16] for digest in found] == [held_out, train]
+
+
+SMALLEST = {"mnist": 5421, "svhn": 4659, "tinyimagenet": 500, "imagenet-100": 732, "imagenet-200": 732}
+SMALLEST |= {"sample": 500, "cifar10": 5000, "cifar+10": 5000, "cifar+50": 5000, "imagenet-lt": 5}
+"""Training images of the smallest class of each published set."""
+
+
+@pytest.mark.parametrize("name", list_sets())
+def test_no_published_split_is_small(name):
+    """The smallest share of a recipe for it holds out enough, so that nothing is added to it."""
+    share = 0.05 if name == "imagenet-lt" else 0.02
+    known = min(len(get_split(name, family, 0).known) for family in list_families(name))
+    assert round(known * SMALLEST[name] * share) >= 40
 
 
 def test_training_images_can_be_limited_per_class(own):
@@ -129,6 +200,21 @@ def test_training_images_can_be_limited_per_class(own):
     assert set(few.ids) < set(whole.ids)
     assert few.ids.tolist() == make_task(own, split, DataConfig(held_out=0, limit=3)).train.ids.tolist()
     assert len(make_task(own, split, DataConfig(held_out=0, limit=1000)).train) == len(whole)
+
+
+def test_all_images_of_unknown_classes_are_tested_where_there_is_no_test_part(own):
+    """None of them is trained on. The known test images are those that they would be without the list."""
+    task = make_task(own, choose_split(own, DataConfig(known=("a", "b", "c"))), DataConfig(limit=4))
+    assert np.bincount(task.unknown.labels).tolist() == [0] * 3 + [10] * 7
+    whole = make_task(own, choose_split(own, DataConfig()), DataConfig()).test
+    assert task.test.ids.tolist() == whole.ids[whole.labels < 3].tolist()
+
+
+@pytest.mark.parametrize("config", [DataConfig(family="arpl"), DataConfig(known=("a", "b"))])
+def test_a_source_with_a_test_part_is_tested_on_that_alone(digits, config):
+    task = make_task(digits, choose_split(digits, config), config)
+    assert task.unknown.store is digits.test.store
+    assert np.bincount(task.unknown.labels).max() == 5
 
 
 def test_all_known_has_no_unknown_part(own):

@@ -49,3 +49,24 @@ def conformal(known_scores: Sequence[float], accept: Fraction) -> float:
         if Fraction(sum(score <= threshold for score in known_scores), len(known_scores) + 1) >= accept:
             return threshold
     return math.inf
+
+
+def accepted_range(rank: int, samples: int, level: float) -> tuple[float, float]:
+    """Where the share below the rank-th smallest of n uniform draws lies, by binomial sums and bisection.
+
+    That share is at most q exactly where at least `rank` of the n draws are at most q.
+    """
+    tail = (1 - level) / 2
+    return _quantile(rank, samples, tail), _quantile(rank, samples, 1 - tail)
+
+
+def _quantile(rank: int, samples: int, probability: float) -> float:
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        terms = (
+            math.comb(samples, k) * middle**k * (1 - middle) ** (samples - k)
+            for k in range(rank, samples + 1)
+        )
+        low, high = (low, middle) if math.fsum(terms) >= probability else (middle, high)
+    return (low + high) / 2

@@ -19,12 +19,14 @@ from pmal.rejection import thresholds as module
 from pmal.rejection.thresholds import (
     Budget,
     Threshold,
+    accepted_range,
     best_f1_threshold,
     conformal_p_values,
     conformal_threshold,
     decide,
     discoveries,
     per_class_thresholds,
+    promise,
     samples_needed,
 )
 from pmal.reporting.metrics import macro_f1
@@ -132,7 +134,61 @@ def test_too_few_samples_accept_all_and_say_how_many_are_needed():
     assert decide([0, 1, 2], [1e300, NAN, INF], few.value).tolist() == [0, -1, -1]
     enough = conformal_threshold(np.arange(19.0), accept=0.95)
     assert (enough.value, enough.guaranteed) == (18.0, True)
-    assert enough.note == "accepts at least 0.95 of known samples (calibrated on 19)"
+    assert few.accepted_range is None
+
+
+def test_the_note_says_the_average_the_range_and_warns_where_it_is_wide():
+    few, many = (conformal_threshold(np.arange(n), 0.95).note for n in (19, 86))
+    assert few == (
+        "accepts at least 95 % of known images on average; with 19 held-out images, this threshold accepts "
+        "85.4 to 99.7 % (90 % range); few held-out images: raise data.held_out, or add images"
+    )
+    assert many == (
+        "accepts at least 95 % of known images on average; with 86 held-out images, this threshold accepts "
+        "91.2 to 98.4 % (90 % range)"
+    )
+    assert "at least 99.9 % of" in conformal_threshold(np.arange(5000), 0.999).note
+
+
+def test_the_promise_of_classes_gives_the_widest_range():
+    """That of 42 images: with 33, the threshold is their largest score, and the range is narrower."""
+    thresholds = per_class_thresholds(np.arange(95.0), [0] * 33 + [1] * 42 + [2] * 20, 3)
+    narrower = promise(thresholds[:2])
+    guaranteed, note = promise(thresholds)
+    assert guaranteed
+    assert note == (
+        "accepts at least 95 % of the known images taken for each class, on average; "
+        "the threshold of the least certain class, with 20 held-out images, "
+        "accepts 86.1 to 99.7 % (90 % range); "
+        "few held-out images: raise data.held_out, or add images"
+    )
+    assert narrower[1].endswith("class, with 42 held-out images, accepts 89.2 to 99.1 % (90 % range)")
+    assert promise(thresholds[:1]) == (True, thresholds[0].note)
+
+
+@pytest.mark.parametrize(("n", "accept"), [(19, 0.95), (42, 0.95), (300, 0.95), (23, 0.8), (9, 0.5)])
+def test_the_range_covers_nine_tenths_of_simulated_calibrations(n, accept):
+    """The scores are uniform, so that the share below a threshold is its value."""
+    values = np.random.default_rng(n).random((10_000, n))
+    found = [conformal_threshold(row, accept) for row in values]
+    low, high = found[0].accepted_range
+    shares = np.array([threshold.value for threshold in found])
+    error = 4 * math.sqrt(0.05 * 0.95 / 10_000)
+    assert abs((shares < low).mean() - 0.05) < error
+    assert abs((shares > high).mean() - 0.05) < error
+
+
+@given(st.integers(1, 120).flatmap(lambda n: st.tuples(st.integers(1, n), st.just(n))), st.floats(0.5, 0.99))
+@settings(max_examples=60)
+def test_the_range_against_binomial_sums(place, level):
+    assert accepted_range(*place, level) == pytest.approx(reference.accepted_range(*place, level), abs=1e-9)
+
+
+def test_the_range_of_a_threshold_is_that_of_its_rank():
+    """In each case the rank is counted, not computed."""
+    for n, accept in ((19, 0.95), (42, 0.95), (99, 0.29), (137, 0.9)):
+        found = conformal_threshold(np.arange(n), accept)
+        assert found.accepted_range == accepted_range(int(found.value) + 1, n)
 
 
 def test_nan_counts_as_most_unknown():
@@ -292,12 +348,21 @@ def test_nothing_to_calibrate_on(scores, reason):
         (lambda: decide([0], [0.1], NAN), UsageError, "pass their values"),
         (lambda: decide([0], [0.1], conformal_threshold([0.1])), UsageError, "pass their values"),
         (lambda: decide([INF], [0.1], 0.5), DataError, "is inf"),
+        (lambda: accepted_range(3, 2), UsageError, "rank 3 of 2, level 0.9: pass a rank"),
+        (lambda: accepted_range(1, 2, 1.0), UsageError, "a level below 1"),
     ],
 )
 def test_what_does_not_fit_together_is_refused_on_one_line(call, error, message):
     with pytest.raises(error, match=message) as caught:
         call()
     assert "\n" not in str(caught.value)
+
+
+def test_a_decision_loads_no_scipy():
+    """It takes a while, and only the words about a threshold need it."""
+    code = "import sys; from pmal.rejection.thresholds import decide; decide([0], [0.1], 0.5)"
+    code += "; sys.exit('scipy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_needs_no_torch():

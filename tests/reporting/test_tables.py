@@ -60,15 +60,16 @@ def test_the_table_of_a_run():
     ]
 
 
-def test_what_the_threshold_did_is_said_in_one_line():
+def test_what_the_threshold_did_is_said_in_one_line_and_what_it_promises_in_the_next():
     decision = {"score": "distance", "accept": 0.95, "known_accepted": 0.9512, "guaranteed": True}
+    decision["note"] = "accepts at least 95 %"
     closed = METRICS | {"scores": {}, "unknown_images": 0, "decision": decision}
     known = "threshold of distance for 95 % of known images: accepts 95.1 % of those tested"
-    assert run_table(closed).splitlines()[-1] == known
+    assert run_table(closed).splitlines()[-2:] == [known, "accepts at least 95 %"]
     opened = METRICS | {"decision": decision | {"unknown_rejected": 0.7, "macro_f1": 0.8123}}
-    assert run_table(opened).endswith(f"{known}, rejects 70.0 % of the unknown ones; macro-F1 81.2")
-    sure = METRICS | {"decision": decision | {"accept": 0.975, "note": "accepts at least 0.975"}}
-    assert run_table(sure).splitlines()[-1].startswith("threshold of distance for 97.5 % of known images: ")
+    assert f"{known}, rejects 70.0 % of the unknown ones; macro-F1 81.2\n" in run_table(opened)
+    sure = METRICS | {"decision": decision | {"accept": 0.975}}
+    assert run_table(sure).splitlines()[-2].startswith("threshold of distance for 97.5 % of known images: ")
     weak = METRICS | {"decision": decision | {"guaranteed": False, "note": "no guarantee: too few"}}
     assert run_table(weak).splitlines()[-1] == "no guarantee: too few"
 

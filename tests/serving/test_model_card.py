@@ -53,7 +53,8 @@ def test_it_has_figures_threshold_limits_and_room_for_a_license():
     assert "Accuracy 90.0 [85.0, 95.0] on 1,200 known test images" in text
     assert "AUROC 90.0" in text
     assert "rejects 50.0 % of the unknown ones" in text
-    assert "accepts at least 0.95 of known samples (calibrated on 60)" in text
+    assert "accepts at least 95 % of known images on average; with 60 held-out images, this thresh" in text
+    assert "accepts 89.9 to 98.6 % (90 % range)" in text
     assert "every decision the same" in text
     assert "To be filled in" in text[text.index("## License") :]
     assert "Not tested on" in text

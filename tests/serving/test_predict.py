@@ -255,10 +255,13 @@ def test_a_softmax_model_names_the_scores_that_it_has():
 
 def test_the_note_says_what_the_threshold_is_worth():
     model = make_model()
-    assert model.guarantee() == (True, "accepts at least 0.95 of known samples (calibrated on 60)")
+    guaranteed, note = model.guarantee()
+    assert guaranteed
+    assert note.startswith("accepts at least 95 % of known images on average; with 60 held-out images, ")
+    assert note.endswith("this threshold accepts 89.9 to 98.6 % (90 % range)")
     assert "needs 99 known samples, not 60" in with_rule(model, accept=0.99).guarantee()[1]
     assert "was set" in with_rule(model, threshold=0.1).guarantee()[1]
-    assert "at least 0.95 of the known samples" in with_rule(model, per_class=True).guarantee()[1]
+    assert "at least 95 % of the known images" in with_rule(model, per_class=True).guarantee()[1]
     few = dataclasses.replace(model.calibration, predictions=torch.tensor([0] * 45 + [1] * 15))
     model = dataclasses.replace(model, calibration=few)
     assert "no guarantee for 2 of 3 classes" in with_rule(model, per_class=True).guarantee()[1]

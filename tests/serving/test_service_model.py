@@ -63,6 +63,15 @@ def test_thresholds_of_every_rate_are_those_that_predict_would_use(kind):
         assert found == (limits if kind == "per class" else limits[:1])
 
 
+@pytest.mark.parametrize("kind", ["pmal", "per class", "combined", "by hand"])
+def test_the_promise_of_every_rate_is_the_one_that_predict_would_print(kind):
+    model = MODELS[kind]()
+    acceptance = serve_model(model).about["acceptance"]
+    notes = [with_rule(model, accept=rate).guarantee()[1] for rate in acceptance["rates"]]
+    assert acceptance["notes"] == notes
+    assert sum("90 % range" in note for note in notes) > 20
+
+
 def with_far_files():
     model = make_model()
     gallery = tuple(

@@ -93,18 +93,21 @@ def test_the_slider_decides_as_the_service_would(digits):
         wait_for_answer(page, answer["class"])
         found = page.evaluate(
             """async () => {
-                const {acceptance} = await (await fetch("v1/model")).json();
+                const {acceptance: {rates, thresholds, notes}} = await (await fetch("v1/model")).json();
                 const slider = document.getElementById("rate");
-                return acceptance.rates.map((rate, i) => {
+                return rates.map((rate, i) => {
                     slider.value = i;
                     slider.dispatchEvent(new Event("input"));
-                    return [acceptance.thresholds[0][i], document.getElementById("verdict").className];
+                    const [shown, note] = ["verdict", "rate-note"].map((id) => document.getElementById(id));
+                    return [thresholds[0][i], shown.className, note.textContent, notes[i]];
                 });
             }"""
         )
-        for limit, shown in found:
+        for limit, shown, note, promise in found:
             assert ("known" in shown) == (answer["score"] <= float(limit))
-        assert {"known" in shown for _, shown in found} == {True, False}
+            assert limit == "inf" or note.endswith(f"{promise[1:]}.")
+        assert {"known" in shown for _, shown, _, _ in found} == {True, False}
+        assert "% (90 % range)" in found[0][2]
 
 
 def test_prototypes_chosen_files_and_the_camera(digits):

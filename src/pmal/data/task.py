@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pmal.config import DataConfig
 from pmal.data.protocols import (
@@ -19,8 +20,11 @@ from pmal.data.sources.registry import open_source
 from pmal.errors import DataError, UsageError, unknown_name
 
 TEST_SHARE = 0.2
+ENOUGH_HELD_OUT = 40
+"""The combined score sets its threshold by half of them: 19 are needed to promise accept = 0.95."""
 _ROUNDING = 1e-9
 """A tenth of ten images is one, whatever floating point makes of it."""
+Counts = NDArray[np.int64]
 OWN_FAMILIES = ("all", "random", "named")
 
 
@@ -77,13 +81,14 @@ def make_task(source: Source, split: Split, config: DataConfig) -> Task:
     if test is None:
         everything, test = hold_out(everything, TEST_SHARE)
     known = limited(everything.of_classes(split.known), config.limit)
-    train, held_out = hold_out(known, config.held_out)
+    train, held_out = hold_out_enough(known, config.held_out)
     task = Task(
         split=split,
         train=train,
         held_out=held_out if len(held_out) else None,
         test=test.of_classes(split.known),
-        unknown=_unknown_part(source, split, test),
+        # No image of an unknown class is trained on, so a source without a test part has all of them tested.
+        unknown=_unknown_part(source, split, source.train if source.test is None else source.test),
         flip=_flip(config.flip, source.digits),
     )
     _check(task, source.name)
@@ -94,7 +99,7 @@ def learning_task(samples: Samples, name: str, config: DataConfig) -> Task:
     """All classes known, all samples to learn from but those held out; nothing is measured."""
     if config.family not in ("auto", "all") or config.split or config.known or config.num_known:
         raise UsageError(f"{name}: all classes in y are known: leave data.family, split and known out")
-    train, held_out = hold_out(limited(samples, config.limit), config.held_out)
+    train, held_out = hold_out_enough(limited(samples, config.limit), config.held_out)
     task = Task(
         split=all_known(len(samples.class_names)),
         train=train,
@@ -114,14 +119,39 @@ def hold_out(samples: Samples, share: float) -> tuple[Samples, Samples]:
     together; one sample of each stays. The draw is fixed, so that runs with different seeds are tested and
     calibrated on the same images.
     """
-    random, owed = np.random.default_rng(0), 0.0
-    taken = np.zeros(len(samples), dtype=bool)
-    for label in range(len(samples.class_names)):
-        members = np.flatnonzero(samples.labels == label)
-        owed += share * len(members)
-        count = max(0, min(int(owed + _ROUNDING), len(members) - 1))
-        owed -= count
-        taken[random.permutation(members)[:count]] = True
+    return _draw(samples, _counts(samples, share))
+
+
+def hold_out_enough(samples: Samples, share: float) -> tuple[Samples, Samples]:
+    """Return all samples but those that set the threshold, and these: a share of each class, and not too few.
+
+    Where the share comes to fewer than 40 samples in all (or a third of them, if that is less), more are
+    taken: an equal share of every class, as new samples would have it, but at least 2 of each class stay. A
+    share of 0 takes none.
+    """
+    count_K, size_K = _counts(samples, share), np.bincount(samples.labels, minlength=len(samples.class_names))
+    enough = min(ENOUGH_HELD_OUT, len(samples) // 3) if share else 0
+    while count_K.sum() < enough and (size_K - count_K > 2).any():
+        share_K = np.where(size_K - count_K > 2, (count_K + 1) / np.maximum(size_K, 1), np.inf)
+        count_K[share_K.argmin()] += 1
+    return _draw(samples, count_K)
+
+
+def _counts(samples: Samples, share: float) -> Counts:
+    """Return how many samples of each class are a share of it."""
+    count_K, owed = np.zeros(len(samples.class_names), dtype=np.int64), 0.0
+    for label, size in enumerate(np.bincount(samples.labels, minlength=len(count_K)).tolist()):
+        owed += share * size
+        count_K[label] = max(0, min(int(owed + _ROUNDING), size - 1))
+        owed -= int(count_K[label])
+    return count_K
+
+
+def _draw(samples: Samples, count_K: Counts) -> tuple[Samples, Samples]:
+    """Return all samples but so many of each class, and these; more of a class contain fewer of it."""
+    random, taken = np.random.default_rng(0), np.zeros(len(samples), dtype=bool)
+    for label, count in enumerate(count_K.tolist()):
+        taken[random.permutation(np.flatnonzero(samples.labels == label))[:count]] = True
     return samples.at(~taken), samples.at(taken)
 
 
@@ -155,8 +185,8 @@ def _check_choice(family: str, config: DataConfig) -> None:
         raise UsageError(f"--split {config.split} does not go with family '{family}': it has one split only")
 
 
-def _unknown_part(source: Source, split: Split, test: Samples) -> Samples | None:
-    pool = source.foreign if split.foreign else test
+def _unknown_part(source: Source, split: Split, own: Samples) -> Samples | None:
+    pool = source.foreign if split.foreign else own
     if pool is None:
         raise DataError(f"{source.name}: the unknown test images of split {split.label} are missing")
     if split.foreign and not split.unknown:

@@ -22,7 +22,7 @@ from pmal.errors import DataError, UsageError, unknown_name
 from pmal.optimization.distances import attention_weights
 from pmal.rejection.calibration import Calibration
 from pmal.rejection.scores import LOGIT_SCORES, Reference, class_distances, unknown_scores
-from pmal.rejection.thresholds import Budget, conformal_p_values, decide
+from pmal.rejection.thresholds import Budget, conformal_p_values, decide, promise
 from pmal.rejection.typicality import TYPICALITY, Typicality, always_typical
 
 _ROWS = 1 << 16
@@ -232,17 +232,13 @@ class OpenSetModel:
             return False, "no guarantee: a threshold that was set, or found on a validation set"
         new = f"; {self.added} classes that were added later are not covered" if self.added else ""
         accept = self.budget.accept_near
-        if not rule.per_class:
-            # Both thresholds together keep the promise that is asked for.
-            found = replace(calibration.threshold(rule.score, accept), accept=rule.accept)
-            return found.guaranteed, found.note + new
-        weak = sum(not t.guaranteed for t in calibration.class_thresholds(rule.score, accept, count))
-        if weak:
-            return (
-                False,
-                f"no guarantee for {weak} of {count} classes, which have the threshold of all together",
-            )
-        return True, f"accepts at least {rule.accept} of the known samples that are taken for each class{new}"
+        if rule.per_class:
+            found = calibration.class_thresholds(rule.score, accept, count)
+        else:
+            found = (calibration.threshold(rule.score, accept),)
+        # Both scores together keep the promise that is asked for.
+        guaranteed, note = promise([replace(threshold, accept=rule.accept) for threshold in found])
+        return guaranteed, note + new
 
     def attention(self, z_BD: Tensor, classes_B: Tensor) -> Tensor:
         """The share of each prototype in its class's answer, for one class per image: (B, T)."""

@@ -6,12 +6,15 @@ whatever the threshold: a sample that breaks the model is unknown. Unknown is th
 Split-conformal calibration: among n held-out known scores and a new one, every rank of the new one is equally
 likely, so the r-th smallest of the n accepts it with a probability of at least r / (n + 1). This asks for
 exchangeable samples and nothing else: no shape of the scores, no unknown samples. It holds on average over
-calibration sets, and ties only add to it.
+calibration sets, and ties only add to it. The share that the threshold of one calibration set accepts follows
+Beta(r, n + 1 - r) where scores have no ties: `accepted_range` gives its quantiles.
 
 Shapes: N samples, K classes, T candidate thresholds.
 """
 
+import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
@@ -30,6 +33,9 @@ Ints = NDArray[np.int64]
 
 _TIE = 1e-12
 """Means of F1 that differ by less than this share are one value, rounded in two ways."""
+_WIDE = 0.1
+"""A range of more than ten points says little about what a threshold does."""
+_FEW = "few held-out images: raise data.held_out, or add images"
 
 
 @dataclass(frozen=True)
@@ -39,7 +45,7 @@ class Threshold:
     value: float
     """+inf accepts every sample whose score is finite."""
     accept: float
-    """The share of new known samples that it is to accept."""
+    """The share of new known samples that it is to accept, on average over calibration sets."""
     samples: int
     """Known samples that it was calibrated on."""
     guaranteed: bool
@@ -48,10 +54,23 @@ class Threshold:
     """The threshold of all classes together, because this one has too few samples of its own."""
 
     @property
+    def accepted_range(self) -> tuple[float, float] | None:
+        """Return the 90 % range of the share of new known samples accepted; None where all finite scores are.
+
+        >>> low, high = conformal_threshold(range(42), accept=0.95).accepted_range
+        >>> round(low, 3), round(high, 3)
+        (0.892, 0.991)
+        """
+        if self.value == math.inf:
+            return None
+        return accepted_range(_rank(self.samples, self.accept), self.samples)
+
+    @property
     def note(self) -> str:
-        """One line for a person."""
+        """Return one line for a person: the promise, the range, and a warning where the range is wide."""
         if self.guaranteed:
-            return f"accepts at least {self.accept} of known samples (calibrated on {self.samples})"
+            share = f"accepts at least {_percent(self.accept)} % of known images on average"
+            return f"{share}; with {self.samples} held-out images, this threshold {_range_words(self)}"
         needed = samples_needed(self.accept)
         if self.pooled:
             lack = f"fewer than {needed} usable samples"
@@ -156,6 +175,55 @@ class F1Threshold:
 
     value: float
     macro_f1: float
+
+
+def promise(thresholds: Sequence[Threshold]) -> tuple[bool, str]:
+    """Return whether the thresholds keep their promise, and one line about it: one for all, or one per class.
+
+    Of several, the line gives the widest range.
+
+    >>> promise(per_class_thresholds([1.0, 2.0, 3.0, 9.0], [0, 0, 0, 1], 2, accept=0.6))
+    (False, 'no guarantee for 1 of 2 classes, which have the threshold of all together')
+    """
+    if len(thresholds) == 1:
+        return thresholds[0].guaranteed, thresholds[0].note
+    weak, count = sum(not threshold.guaranteed for threshold in thresholds), len(thresholds)
+    if weak:
+        return False, f"no guarantee for {weak} of {count} classes, which have the threshold of all together"
+    widest = max(thresholds, key=_width)
+    share = f"at least {_percent(widest.accept)} % of the known images taken for each class, on average"
+    one = f"the least certain class, with {widest.samples} held-out images,"
+    return True, f"accepts {share}; the threshold of {one} {_range_words(widest)}"
+
+
+@functools.lru_cache
+def accepted_range(rank: int, samples: int, level: float = 0.9) -> tuple[float, float]:
+    """Return the limits between which the accepted share of new known samples lies with probability `level`.
+
+    The share of a distribution below the rank-th smallest of n draws follows Beta(rank, n + 1 - rank),
+    whatever the distribution. The share is as likely to lie below the range as above it. Ties only add to it.
+
+    Args:
+        rank: place of the threshold among the calibration scores, 1 for the smallest.
+        samples: how many calibration scores there are.
+        level: probability of the range.
+
+    Returns:
+        The lower and the upper limit.
+
+    >>> low, high = accepted_range(1, 1, level=0.9)
+    >>> round(low, 12), round(high, 12)
+    (0.05, 0.95)
+    """
+    from scipy.special import betaincinv  # takes a while to import; a decision does without it
+
+    if not 1 <= rank <= samples or not 0 < level < 1:
+        raise UsageError(
+            f"rank {rank} of {samples}, level {level}: pass a rank from 1 to samples and a level below 1"
+        )
+    tail = (1 - level) / 2
+    low, high = (float(betaincinv(rank, samples + 1 - rank, share)) for share in (tail, 1 - tail))
+    return low, high
 
 
 def samples_needed(accept: float) -> int:
@@ -263,7 +331,7 @@ def _limits(answer_N: Ints, thresholds: ArrayLike) -> Floats:
 
 def _calibrate(scores_N: Floats, accept: float) -> Threshold:
     samples = len(scores_N)
-    rank = math.ceil((samples + 1) * _exact_share(accept))
+    rank = _rank(samples, accept)
     value = float(np.partition(scores_N, rank - 1)[rank - 1]) if rank <= samples else math.inf
     return Threshold(value, float(accept), samples, guaranteed=value < math.inf)
 
@@ -271,6 +339,31 @@ def _calibrate(scores_N: Floats, accept: float) -> Threshold:
 def _rounded(share: float) -> float:
     """Without what subtraction in floating point leaves behind: 1 - 0.95 is 0.05."""
     return round(share, 12)
+
+
+def _rank(samples: int, accept: float) -> int:
+    """Return the place of the threshold among the sorted scores; above `samples` there is none."""
+    return math.ceil((samples + 1) * _exact_share(accept))
+
+
+def _width(threshold: Threshold) -> float:
+    low, high = threshold.accepted_range or (1.0, 1.0)
+    return high - low
+
+
+def _range_words(threshold: Threshold) -> str:
+    low, high = threshold.accepted_range or (1.0, 1.0)
+    text = f"accepts {100 * low:.1f} to {100 * high:.1f} % (90 % range)"
+    return f"{text}; {_FEW}" if high - low > _WIDE else text
+
+
+def _percent(share: float) -> str:
+    """Return a share in percent as it is written: 99.9, not 99.90000000000001.
+
+    >>> _percent(0.95), _percent(0.999)
+    ('95', '99.9')
+    """
+    return f"{100 * share:.10g}"
 
 
 def _exact_share(accept: float) -> Fraction:

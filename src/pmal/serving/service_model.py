@@ -3,7 +3,7 @@
 import functools
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from pmal._runtime.text import short_path
 from pmal.data.decode import decode_fitted, encode_png
 from pmal.errors import DataError
 from pmal.rejection.model import OpenSetModel
-from pmal.rejection.thresholds import Threshold
 from pmal.serving.answer_rows import json_number, unicode_name
 from pmal.serving.bundle import describe_model
 from pmal.serving.bundle_record import thresholds_in_effect
@@ -149,21 +148,22 @@ def model_loader(
 
 
 def _acceptance(model: OpenSetModel) -> dict[str, Any] | None:
-    """Thresholds for every rate, so that a client can decide anew without asking again."""
+    """Return thresholds for every rate and what they promise: a client decides anew without asking again."""
     calibration, score, count = model.calibration, model.deciding_score(), len(model.class_names)
     if calibration is None or score not in calibration.scores:
         return None
     rates = sorted({*RATES, model.rule.accept})
-    if model.rule.per_class and model.rule.threshold is None:
-        rows = [calibration.class_thresholds(score, rate, count) for rate in rates]
-        found = [list(column) for column in zip(*rows, strict=True)]
-        return {"rates": rates, "per_class": True, "thresholds": [_column(column) for column in found]}
-    column = [calibration.threshold(score, rate) for rate in rates]
-    return {"rates": rates, "per_class": False, "thresholds": [_column(column)]}
-
-
-def _column(thresholds: Sequence[Threshold]) -> list[float | str]:
-    return [json_number(threshold.value) for threshold in thresholds]
+    per_class = model.rule.per_class and model.rule.threshold is None
+    rules = [replace(model.rule, accept=rate, per_class=per_class, threshold=None) for rate in rates]
+    variants = [replace(model, rule=rule) for rule in rules]
+    rows = [variant.limits().tolist()[: count if per_class else 1] for variant in variants]
+    return {
+        "rates": rates,
+        "per_class": per_class,
+        "thresholds": [list(map(json_number, column)) for column in zip(*rows, strict=True)],
+        "typicality_thresholds": [json_number(variant.far_limit()) for variant in variants],
+        "notes": [variant.guarantee()[1] for variant in variants],
+    }
 
 
 def _histogram(model: OpenSetModel) -> dict[str, Any] | None:

@@ -101,10 +101,17 @@ function limitOf({ answer }) {
   return number(thresholds[row][rate]);
 }
 
+/** Of the typicality score: above it, an image is unlike every training image, whatever it is near to. */
+function isFar({ answer }) {
+  if (answer.typicality === null) return false;
+  const limit = rate === null ? answer.typicality_threshold : model.acceptance.typicality_thresholds[rate];
+  return !isKnown(number(answer.typicality), limit === null ? Infinity : number(limit));
+}
+
 function decide(item) {
   if (item.reason) return { kind: "bad", text: "no image" };
   if (!item.answer) return { kind: "waiting", text: "…" };
-  const known = isKnown(number(item.answer.score), limitOf(item));
+  const known = isKnown(number(item.answer.score), limitOf(item)) && !isFar(item);
   return { kind: known ? "known" : "unknown", text: known ? item.answer.nearest : "unknown" };
 }
 
@@ -133,7 +140,9 @@ function rateNote(share) {
   if (share === null) return model.note;
   const column = model.acceptance.thresholds.map((row) => number(row[rate]));
   if (column.every((limit) => limit === Infinity)) return "Too few held-out images for this rate: everything is accepted.";
-  return "The share of known images to accept. A higher one rejects fewer of them, and lets more unknown ones pass.";
+  const note = model.acceptance.notes[rate];
+  const about = "The share of known images to accept. A higher one rejects fewer of them, and lets more unknown ones pass.";
+  return `${about} ${note[0].toUpperCase()}${note.slice(1)}.`;
 }
 
 // --- showing ---
@@ -169,13 +178,15 @@ function showAnswer() {
   $("verdict-class").textContent = text;
   $("verdict-why").textContent = why(answer, known);
   $("spoken").textContent =
-    `${known ? `Known: class ${answer.nearest}` : "Unknown"}. Score ${figure(score)}, threshold ${figure(limit)}.`;
+    `${known ? `Known: class ${answer.nearest}` : "Unknown"}. Score ${figure(score)}, threshold ${figure(limit)}.` +
+    (isFar(shown) ? " Unlike any training image." : "");
   $("scale-title").textContent = `Score (${model.score}): left of the threshold is known`;
   drawScale($("scale"), model, score, limit);
   showPrototypes(answer);
 }
 
 function why(answer, known) {
+  if (isFar({ answer })) return "Unlike any training image in the statistics of its texture.";
   if (!known) return `Nearest is ${answer.nearest}, but not near enough.`;
   if (typeof answer.probability !== "number") return "By the nearest prototypes alone: this class was added later.";
   return `Probability among the known classes ${probability(answer.probability)}`;
