@@ -60,7 +60,7 @@ def test_fit_and_evaluate_agree_and_name_the_family(tmp_path, call):
     assert code == 0, error
     assert "sample · split arpl/0 (6 known / 4 unknown classes)" in fitted
     assert all(word in fitted for word in ("ACC", "AUROC", "FPR95", "OSCR", "probability", "logit", "energy"))
-    assert fitted.count("family=arpl") == 3
+    assert fitted.count("family=arpl") == 4
     assert f"run folder: {tmp_path / 'run'}" in fitted
     evaluated = call("evaluate", tmp_path / "run", "--json")[1]
     assert json.loads(evaluated) == json.loads((tmp_path / "run" / "metrics.json").read_text())
@@ -304,6 +304,7 @@ def test_the_whole_method_leaves_its_stages_and_stands_beside_softmax(whole_meth
         "distance",
         "neighbors",
         "combined",
+        "typicality",
     ]
     assert "threshold of combined for 95 % of known images: accepts" in out
     assert "on average; with 150 held-out images, this threshold accepts 92.3 to 97.8 % (90 % range)\n" in out

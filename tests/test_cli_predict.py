@@ -67,8 +67,10 @@ def test_the_table_says_class_or_unknown_and_by_which_prototypes(run, photos, ca
     code, out, error = call("predict", run, photos / "kind0" / "0.png", photos / "kind3", "--top", 2)
     assert code == 0, error
     lines = out.splitlines()
-    assert lines[0].split() == ["image", "class", "nearest", "score", "threshold", "weight", "prototype"]
-    image, name, nearest, score, threshold, weight, prototype = lines[1].split()
+    heads = ["image", "class", "nearest", "score", "threshold", "p", "because", "weight", "prototype"]
+    assert lines[0].split() == heads
+    image, name, nearest, score, threshold, p_value, weight, prototype = lines[1].split()
+    assert 0 < float(p_value) <= 1
     assert (image, name, nearest) == (str(photos / "kind0" / "0.png"), "cat", "cat")
     assert float(score) <= float(threshold)
     assert 0 < float(weight) <= 1
@@ -182,7 +184,7 @@ def test_a_model_without_a_threshold_asks_for_one(tmp_path, photos, call):
     assert_one_line_error(call("predict", tmp_path / "m", photos), 2, "--threshold")
     code, out, _ = call("predict", tmp_path / "m", photos, "--threshold", 0, "--score", "energy")
     assert code == 0
-    assert out.splitlines()[0].split() == ["image", "class", "nearest", "score", "threshold"]
+    assert out.splitlines()[0].split() == ["image", "class", "nearest", "score", "threshold", "p", "because"]
 
 
 def test_odd_names_keep_the_lines_whole(run, photos, call):

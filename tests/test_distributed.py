@@ -124,7 +124,7 @@ def test_a_signal_to_one_stops_both_after_the_same_step_and_one_goes_on(tmp_path
     ended = two([1, "SIGTERM", 3], tmp_path / "run", "--checkpoint-seconds", 1e6)
     assert [one.code for one in ended] == [143, 143], ended
     message = (
-        "error: interrupted: classifier 0 is saved at step 4 of 18; run the same command again to go on\n"
+        "error: interrupted: classifier 0 is saved at step 4 of 16; run the same command again to go on\n"
     )
     assert sorted(one.err.endswith(message) for one in ended) == [False, True]
     _, about = load_tensors(tmp_path / "run" / "classifiers" / "0" / "checkpoint")
@@ -143,7 +143,7 @@ def test_two_go_on_where_one_was_interrupted_and_only_the_first_sees_the_folder(
 
     monkeypatch.setattr(training._Loop, "run_step", stop)
     config = _configure(None, {"method": "softmax", "training": {"epochs": 2}}, TINY)
-    with pytest.raises(Interrupted, match="saved at step 8 of 18"):
+    with pytest.raises(Interrupted, match="saved at step 8 of 16"):
         pipeline.fit(config, out)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
