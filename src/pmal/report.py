@@ -31,6 +31,7 @@ from pmal.methods import METHODS
 from pmal.mining import PrototypeSet
 from pmal.rejection.model import OpenSetModel
 from pmal.rejection.scores import unknown_scores
+from pmal.rejection.typicality import TYPICALITY
 from pmal.reporting.report_data import Floats
 from pmal.reporting.report_data_embedding import layout_method
 from pmal.reporting.report_page import Page, Section, check_can_render, render_page
@@ -240,7 +241,9 @@ def _thresholds(model: OpenSetModel) -> dict[str, float]:
     rule, calibration = model.rule, model.calibration
     found: dict[str, float] = {}
     if calibration is not None and not rule.per_class:
-        found = {name: calibration.threshold(name, rule.accept).value for name in model.score_names}
+        accept = model.budget.accept_near
+        found = {name: calibration.threshold(name, accept).value for name in model.score_names}
+        found[TYPICALITY] = model.far_limit()
     return found | ({rule.score: rule.threshold} if rule.threshold is not None else {})
 
 

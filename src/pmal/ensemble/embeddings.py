@@ -72,9 +72,9 @@ def embed_images(
             if report:
                 report(len(batch))
         if not outputs:  # a process without a share takes part in what follows all the same
-            size = (0, spec.channels, spec.image_size, spec.image_size)
-            nothing = torch.empty(size, dtype=spec.dtype, device=model.mean.device)
-            outputs.append(tuple(_plain(tensor, to) for tensor in embed(nothing)))
+            size = (1, spec.channels, spec.image_size, spec.image_size)
+            blank = torch.zeros(size, dtype=spec.dtype, device=model.mean.device)
+            outputs.append(tuple(_plain(tensor, to)[:0] for tensor in embed(blank)))
     counts = [sum(map(len, share)) for share in shares]
     columns = (torch.cat(tensors) for tensors in zip(*outputs, strict=True))
     return tuple(ranks.gather_rows(column, counts) for column in columns)

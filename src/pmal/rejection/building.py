@@ -62,9 +62,14 @@ def build_model(
         model = OpenSetModel(network, names, rule, reference, gallery, pictures, typicality=typicality)
         if held_out:
             model = replace(model, calibration=_calibrate(model, held_out, advance, session.ranks))
-    if rule.score == "combined" and rule.score not in model.score_names:
+    alone = replace(model, rule=replace(rule, score=ALONE))
+    if rule.score == "combined" and (
+        rule.score not in model.score_names
+        or (config.rejection.score == "auto" and alone.guarantee()[0] > model.guarantee()[0])
+    ):
+        # Its threshold rests on half of the held-out images, that of a single score on all.
         session.display.say(f"held-out images are too few or too alike for score combined: {ALONE} decides")
-        return replace(model, rule=replace(rule, score=ALONE))
+        return alone
     return model
 
 

@@ -25,6 +25,7 @@ SCORES = {
     "latent": "Distance to the latent Gaussian of the class that fits best.",
     "density": "Minus the log density of the embedding.",
     "combined": "The mean surprise of several scores, each against held-out known images.",
+    "typicality": "How unlike all training images it is to the layers of the network, whatever its class.",
 }
 MOST_UNKNOWN_ROWS = 12
 
