@@ -231,4 +231,4 @@ def test_embeddings_have_no_pictures_but_a_report(tmp_path):
 
 def test_every_score_of_every_method_is_explained():
     own = {score for method in METHODS.values() for score in method.scores}
-    assert {*LOGIT_SCORES, *own} == SCORES.keys()
+    assert {*LOGIT_SCORES, *own, "typicality"} == SCORES.keys()
