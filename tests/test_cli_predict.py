@@ -223,3 +223,16 @@ def test_a_progress_bar_takes_no_row_away(run, photos, call, monkeypatch):
 def test_interrupted_it_ends_in_one_line(run, photos, call, monkeypatch):
     monkeypatch.setattr(image_files, "read_fitted", lambda *_, **__: signal.raise_signal(signal.SIGINT))
     assert_one_line_error(call("predict", run, photos), 130, "interrupted: not every image was answered")
+
+
+def test_a_share_of_wrong_unknowns_decides_all_images_together(run, photos, call):
+    code, out, error = call("predict", run, photos, "--fdr", 0.5, "--json")
+    assert code in (0, 3), error
+    found = json.loads(out)
+    assert found["model"]["note"].startswith("of the images called unknown, at most 0.5 are known ones")
+    for answer in found["answers"]:
+        assert answer["known"] == (answer["class"] != "unknown") == (answer["because"] is None)
+    rejected = [answer["p_value"] for answer in found["answers"] if not answer["known"]]
+    accepted = [answer["p_value"] for answer in found["answers"] if answer["known"]]
+    assert max(rejected, default=0) < min(accepted, default=2)
+    assert_one_line_error(call("predict", run, photos, "--fdr", 1), 2, "fdr is 1")

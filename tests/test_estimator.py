@@ -496,3 +496,39 @@ def test_the_examples_of_the_documentation():
         found = doctest.testfile(str(ROOT / "docs" / "estimator.md"), module_relative=False)
     assert found.attempted > 10
     assert not found.failed
+
+
+def test_p_values_say_what_predict_says(fitted):
+    for samples in (PROBLEM.known, PROBLEM.unknown):
+        p_values = fitted.p_values(samples)
+        assert ((p_values > 0) & (p_values <= 1)).all()
+        assert ((p_values <= 0.05) == (fitted.predict(samples) == -1)).all()
+    assert np.median(fitted.p_values(PROBLEM.unknown)) < np.median(fitted.p_values(PROBLEM.known))
+
+
+def test_of_those_called_unknown_a_bounded_share_is_known(fitted):
+    both = np.concatenate([PROBLEM.known, PROBLEM.unknown])
+    few, many = (fitted.predict(both, fdr=fdr) == -1 for fdr in (0.05, 0.5))
+    assert (few <= many).all()
+    assert many.any()
+    share = few[: len(PROBLEM.known)].sum() / max(few.sum(), 1)
+    assert share < 0.15
+    accepted = ~many
+    assert (fitted.predict(both, fdr=0.5)[accepted] >= 0).all()
+    with pytest.raises(UsageError, match="fdr is 2"):
+        fitted.predict(both, fdr=2)
+
+
+def test_without_held_out_samples_there_are_no_p_values():
+    bare = classifier(method="softmax", held_out=0).fit(PROBLEM.X, PROBLEM.y)
+    bare.model_ = dataclasses.replace(bare.model_, rule=dataclasses.replace(bare.model_.rule, threshold=0.0))
+    with pytest.raises(UsageError, match="p-values need held-out samples"):
+        bare.p_values(PROBLEM.known)
+
+
+def test_images_unlike_all_others_are_unknown(fitted_images):
+    noise = np.random.default_rng(0).integers(0, 256, (50, 8, 8), dtype=np.uint8)
+    assert (fitted_images.predict(noise) == -1).all()
+    assert (fitted_images.decision_function(noise) <= 0).all()
+    words = {entry["because"] for entry in fitted_images.explain(noise)}
+    assert words == {"unlike any training image in the statistics of its texture"}
