@@ -183,6 +183,10 @@ def predict(
     """
     if as_json and as_csv:
         raise UsageError("--json and --csv do not go together: choose one")
+    if fdr is not None:
+        from pmal.rejection.thresholds import check_fdr
+
+        check_fdr(fdr)
     # Taken now, because a progress bar redirects it; and no bar is drawn into what goes to the same terminal.
     out = sys.stdout
     quiet = as_json or (as_csv and out.isatty())

@@ -22,8 +22,8 @@ MOST_LAYERS = 16
 MOST_CHANNELS = 128
 """Channels of a layer that are observed, evenly spaced where there are more."""
 MOST_SIDE = 8
-"""Rows and columns of a map that are looked at, evenly spaced where there are more: to read all of a large map
-would take as long as a layer does."""
+"""Rows and columns of a map that are looked at, evenly spaced where there are more: to read all of a large
+map would take as long as a layer does."""
 _NORMS = (_BatchNorm, nn.LayerNorm, nn.GroupNorm)
 
 

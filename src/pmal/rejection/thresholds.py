@@ -154,6 +154,12 @@ def conformal_p_values(known_scores: "Values", scores: "Values") -> Floats:
     return found_B
 
 
+def check_fdr(fdr: float) -> None:
+    """Refuse what is no share of all that is called unknown."""
+    if not 0 < fdr < 1:
+        raise UsageError(f"fdr is {fdr}: pass a share above 0 and below 1, such as 0.1")
+
+
 def discoveries(p_values: "Values", fdr: float) -> NDArray[np.bool_]:
     """Return which samples of a batch are unknown, such that at most a share `fdr` of these is known.
 
@@ -164,8 +170,7 @@ def discoveries(p_values: "Values", fdr: float) -> NDArray[np.bool_]:
     >>> discoveries([0.01, 0.9, 0.04, 0.03], fdr=0.1).tolist()
     [True, False, True, True]
     """
-    if not 0 < fdr < 1:
-        raise UsageError(f"fdr is {fdr}: pass a share above 0 and below 1, such as 0.1")
+    check_fdr(fdr)
     p_B = as_numbers(p_values, "p_values")
     rising_B = np.sort(p_B)
     passed_B = rising_B <= fdr * np.arange(1, len(p_B) + 1) / max(len(p_B), 1)
