@@ -9,7 +9,8 @@ def plain_cell(value: str | int) -> str | int:
     >>> plain_cell("=HYPERLINK(1)"), plain_cell("cat"), plain_cell(-1)
     ("'=HYPERLINK(1)", 'cat', -1)
     """
-    risky = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
+    # Also behind marks that are there already: so the name comes back by taking one mark away.
+    risky = isinstance(value, str) and value.lstrip("'").startswith(("=", "+", "-", "@", "\t", "\r"))
     return f"'{value}" if risky else value
 
 

@@ -28,6 +28,7 @@ def prototype_margin_loss(
         UsageError: The distances are not a matrix with a column for each of two or more classes, or the
             temperature is negative.
 
+    >>> import torch
     >>> distances = torch.tensor([[0.1, 0.9, 1.0], [0.4, 0.3, 1.0]])
     >>> prototype_margin_loss(distances, torch.tensor([0, 0])).item()  # 0 and 0.4 - 0.3 + 0.5
     0.30000001192092896
