@@ -1,7 +1,7 @@
 """Several processes on one GPU at the same time, by NVIDIA's Multi-Process Service (MPS).
 
-Without it a GPU works for one process at a time and changes between them: four trainings of a small network
-are no faster than one. With it their kernels run side by side.
+Without it a GPU works for one process at a time and changes between them. With it the kernels of several
+processes run side by side, which small networks need to fill it.
 """
 
 import contextlib

@@ -61,9 +61,10 @@ def headline(facts: RunFacts) -> list[Stat]:
 
 def summary(facts: RunFacts) -> str:
     """The run in two sentences."""
-    training, encoder = facts.settings["training"], facts.settings["encoder"]["name"]
-    text = f"A network ({encoder}, {training['epochs']} epochs"
-    text += " per phase" if METHODS[facts.method].second else ""
+    epochs, encoder = facts.settings["training"]["epochs"], facts.settings["encoder"]["name"]
+    second = facts.settings["optimization"].get("epochs") if METHODS[facts.method].mines else 0
+    text = f"A network ({encoder}, {f'{epochs} + {second}' if second else epochs} epochs"
+    text += " per phase" if METHODS[facts.method].second and not second else ""
     text += f") learned {len(facts.class_names)} classes from {facts.images['train']:,} images."
     if facts.metrics and facts.metrics["unknown_images"]:
         text += f" It was tested on {facts.metrics['known_images']:,} new images of these classes"

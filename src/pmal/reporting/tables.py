@@ -37,9 +37,9 @@ def run_table(metrics: Mapping[str, Any]) -> str:
     if "softmax" in metrics:
         accuracy, epochs = with_interval(metrics["softmax"]["accuracy"]), about["epochs"]
         note += f"\nsoftmax: the first classifier of this run after {epochs} epochs, ACC {accuracy}; "
-        init = about.get("optimization", {}).get("init", "warm")
-        start = "from there" if init == "warm" else "from new weights"
-        note += f"{about['method']}: {epochs} more {start}"
+        second = about.get("optimization", {})
+        start = "from there" if second.get("init", "warm") == "warm" else "from new weights"
+        note += f"{about['method']}: {second.get('epochs') or epochs} more {start}"
     return "\n".join([*head, "", table, note, *_decision(metrics)])
 
 

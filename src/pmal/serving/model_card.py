@@ -76,6 +76,8 @@ OUTPUTS = {
     "probabilities": "(B, {own}) float64: softmax over the network's own classes",
     "logits": "(B, {own}) float32",
     "embedding": "(B, D) float32",
+    "typicality": "(B,) float64: how unlike all training images it is; larger is less like them",
+    "p_value": "(B,) float64: how often known images look at least as unknown",
 }
 WITH_PROTOTYPES = {
     "distances": "(B, {all}) float64: to the prototypes of each class",
