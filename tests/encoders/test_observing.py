@@ -30,7 +30,7 @@ def test_tokens_and_vectors_have_statistics_too():
 def test_of_many_channels_and_layers_some_are_observed(monkeypatch):
     monkeypatch.setattr(observing, "MOST_CHANNELS", 3)
     x = torch.arange(9.0)[None, :, None, None].expand(2, 9, 2, 2)
-    assert channel_statistics(x).tolist() == [[0.0, 4.0, 8.0, 0.0, 0.0, 0.0]] * 2
+    assert channel_statistics(x).tolist() == [[0.0, 3.0, 6.0, 0.0, 0.0, 0.0]] * 2
     deep = nn.Sequential(*(nn.BatchNorm2d(2) for _ in range(40)))
     assert len(observed_layers(deep)) == 16
     assert next(iter(observed_layers(deep))) == "0"

@@ -20,7 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 MOST_LAYERS = 16
 """Layers that are observed, evenly spaced where there are more: what is stored stays small."""
 MOST_CHANNELS = 128
-"""Channels of a layer that are observed, evenly spaced where there are more."""
+"""Channels of a layer that are observed, every second or third where there are more."""
 MOST_SIDE = 8
 """Rows and columns of a map that are looked at, evenly spaced where there are more: to read all of a large
 map would take as long as a layer does."""
@@ -43,15 +43,16 @@ def channel_statistics(x: Tensor) -> Tensor:
     >>> channel_statistics(torch.tensor([[[[0.0, 2.0]], [[3.0, 3.0]]]]))
     tensor([[1., 3., 1., 0.]])
     """
+    # Steps and no lists of positions: these would have to be brought to a GPU, which no graph can capture.
     if x.ndim == 2:
-        return x[:, _chosen(x.shape[1])].float()
-    if x.ndim == 4:
-        across, down = (-(-side // MOST_SIDE) for side in x.shape[2:])
-        x = x[:, :, ::across, ::down]
-    channels, positions = (2, 1) if x.ndim == 3 else (1, tuple(range(2, x.ndim)))
-    if x.shape[channels] > MOST_CHANNELS:
-        x = x.index_select(channels, torch.tensor(_chosen(x.shape[channels]), device=x.device))
-    x = x.float()
+        return x[:, :: _step(x.shape[1], MOST_CHANNELS)].float()
+    positions: tuple[int, ...]
+    if x.ndim == 3:
+        x, positions = x[:, :, :: _step(x.shape[2], MOST_CHANNELS)].float(), (1,)
+    else:
+        down, across = (_step(side, MOST_SIDE) for side in x.shape[2:4])
+        x = x[:, :: _step(x.shape[1], MOST_CHANNELS), ::down, ::across].float()
+        positions = tuple(range(2, x.ndim))
     # Not var_mean, which takes five times as long where channels are innermost.
     mean_BC = x.mean(positions, keepdim=True)
     variance_BC = (x - mean_BC).square().mean(positions)
@@ -96,8 +97,13 @@ def _evenly(layers: dict[str, nn.Module]) -> dict[str, nn.Module]:
     return {names[i]: layers[names[i]] for i in _positions(len(names), MOST_LAYERS)}
 
 
-def _chosen(channels: int) -> list[int]:
-    return _positions(channels, MOST_CHANNELS)
+def _step(count: int, most: int) -> int:
+    """Return every how many-th to take, so that there are so many at most.
+
+    >>> _step(7, 8), _step(256, 128), _step(14, 8)
+    (1, 2, 2)
+    """
+    return -(-count // most)
 
 
 def _positions(count: int, most: int) -> list[int]:
