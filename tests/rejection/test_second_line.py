@@ -71,11 +71,12 @@ def test_either_score_rejects_and_an_embedding_alone_is_judged_by_the_near_one(m
     assert (model.answer_embedded(z, logits, torch.full_like(far, math.nan)).labels == -1).all()
 
 
-def test_few_held_out_images_leave_the_second_line_outside_of_the_promise():
+def test_few_held_out_images_reject_what_is_beyond_all_of_them_and_say_so():
     model = make_model(12)
-    assert model.budget.far == 0
-    assert model.far_limit() > model.calibration.scores[TYPICALITY].max()
+    assert model.budget.near == 0.1
+    assert model.far_limit() == model.calibration.scores[TYPICALITY].max()
     assert (model.answer(NOISE).labels == -1).all()
+    assert "unlike all held-out images is rejected, too, at most 7.7 % of known ones" in model.guarantee()[1]
 
 
 def test_without_held_out_images_nothing_is_said_about_typicality(model):

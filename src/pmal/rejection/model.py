@@ -211,18 +211,11 @@ class OpenSetModel:
         return torch.tensor([threshold.value for threshold in found], dtype=torch.float64)
 
     def far_limit(self) -> float:
-        """The threshold of the typicality score; infinite where there is no second line of defense.
-
-        Held-out images too few to share the budget leave it outside of the promise: it lies beyond all of
-        them, as far from the largest score as that is from the middle one.
-        """
-        held = self.calibration.scores if self.calibration else {}
-        if self.typicality is None or self.calibration is None or TYPICALITY not in held:
+        """The threshold of the typicality score; infinite where there is no second line of defense."""
+        budget = self.budget
+        if self.calibration is None or not budget.far:
             return math.inf
-        if self.budget.far:
-            return self.calibration.threshold(TYPICALITY, self.budget.accept_far).value
-        finite_N = held[TYPICALITY][held[TYPICALITY].isfinite()]
-        return float(2 * finite_N.max() - finite_N.median()) if len(finite_N) else math.inf
+        return self.calibration.threshold(TYPICALITY, budget.accept_far).value
 
     @functools.cached_property
     def budget(self) -> Budget:
@@ -245,7 +238,7 @@ class OpenSetModel:
             found = (calibration.threshold(rule.score, accept),)
         # Both scores together keep the promise that is asked for.
         guaranteed, note = promise([replace(threshold, accept=rule.accept) for threshold in found])
-        return guaranteed, note + new
+        return guaranteed, note + (self.budget.note if guaranteed else "") + new
 
     def attention(self, z_BD: Tensor, classes_B: Tensor) -> Tensor:
         """The share of each prototype in its class's answer, for one class per image: (B, T)."""
@@ -344,10 +337,9 @@ class OpenSetModel:
             return torch.full_like(score_B, math.nan)
         budget, groups = self.budget, self.known_scores()
         near_B = _p_values(groups, score_B, nearest_B) / budget.near_share
-        known_N = self.calibration.scores.get(TYPICALITY, far_B[:0])
-        if not budget.far:  # what lies beyond all held-out images is as rare as these can tell
-            rarest_B = torch.full_like(near_B, 1 / (len(known_N) + 1))
-            return torch.minimum(near_B, rarest_B).where(far_B > self._far_limit, near_B).clamp(max=1.0)
+        if not budget.far:
+            return near_B.clamp(max=1.0)
+        known_N = self.calibration.scores[TYPICALITY]
         far_B = torch.from_numpy(conformal_p_values(known_N, far_B)) / budget.far_share
         return torch.minimum(near_B, far_B).clamp(max=1.0)
 

@@ -98,30 +98,33 @@ class Budget:
 
     near: float
     far: float
+    asked: float
+    """What may be rejected in all: 1 - accept."""
 
     @classmethod
     def alone(cls, accept: float) -> "Budget":
         """All of it for the near score."""
-        return cls(_rounded(1 - accept), 0.0)
+        return cls(_rounded(1 - accept), 0.0, _rounded(1 - accept))
 
     @classmethod
     def split(cls, accept: float, near_samples: int, far_samples: int) -> "Budget":
         """A part for the far score, where held-out images are many enough to be shared.
 
         Few of them tell shares apart by whole images only: of 43, a threshold for 95 % rejects 2 and one for
-        96.5 % rejects 1. Where the near score would lose more than MOST_LOST of them, it has all.
+        96.5 % rejects 1. Where the near score would lose more than MOST_LOST of them, it has all, and the far
+        score rejects what is beyond all held-out images on top of that.
 
         >>> Budget.split(0.95, near_samples=500, far_samples=1000)
-        Budget(near=0.035, far=0.015)
-        >>> Budget.split(0.95, near_samples=43, far_samples=86)
-        Budget(near=0.05, far=0.0)
+        Budget(near=0.035, far=0.015, asked=0.05)
+        >>> Budget.split(0.95, near_samples=43, far_samples=99)
+        Budget(near=0.05, far=0.01, asked=0.05)
         """
-        total = _rounded(1 - accept)
-        far = _rounded(max(FAR_SHARE * total, 1 / (far_samples + 1)))
-        near = _rounded(total - far)
-        whole, left = (math.floor(_rounded(share * (near_samples + 1))) for share in (total, near))
+        asked, smallest = _rounded(1 - accept), math.ceil(1e12 / (far_samples + 1)) / 1e12
+        far = max(_rounded(FAR_SHARE * asked), smallest)
+        near = _rounded(asked - far)
+        whole, left = (math.floor(_rounded(share * (near_samples + 1))) for share in (asked, near))
         enough = left > 0 and left >= (1 - MOST_LOST) * whole
-        return cls(near, far) if enough else cls(total, 0.0)
+        return cls(near, far, asked) if enough else cls(asked, smallest, asked)
 
     @property
     def accept_near(self) -> float:
@@ -133,11 +136,19 @@ class Budget:
 
     @property
     def near_share(self) -> float:
-        return self.near / (self.near + self.far)
+        return self.near / self.asked
 
     @property
     def far_share(self) -> float:
-        return self.far / (self.near + self.far)
+        return self.far / self.asked
+
+    @property
+    def note(self) -> str:
+        """Return what is rejected beyond what was asked for, in words; empty where nothing is."""
+        if self.near + self.far <= self.asked + 1e-9:
+            return ""
+        share = f"at most {100 * self.far:.1f} % of known ones"
+        return f"; what is unlike all held-out images is rejected, too, {share}"
 
 
 def conformal_p_values(known_scores: "Values", scores: "Values") -> Floats:

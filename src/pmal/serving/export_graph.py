@@ -125,10 +125,7 @@ class DecisionGraph(nn.Module):
         if self.budget.far:
             far_at_least_B = (self.far_known >= far_B[:, None]).sum(dim=1).double()
             far_p_B = (1 + far_at_least_B) / (len(self.far_known) + 1) / self.budget.far_share
-        else:
-            rarest_B = torch.full_like(p_B, 1 / (len(self.far_known) + 1))
-            far_p_B = rarest_B.where(far_B > self.far_limit, 1.0)
-        p_B = torch.minimum(p_B, far_p_B)
+            p_B = torch.minimum(p_B, far_p_B)
         return p_B.clamp(max=1.0)
 
     def _keep_known(self, model: OpenSetModel) -> None:
