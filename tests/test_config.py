@@ -115,3 +115,11 @@ def test_a_section_given_as_a_value_is_named():
         build(RunConfig, {"encoder": "resnet18"})
     with pytest.raises(UsageError, match="expected a list"):
         build(RunConfig, {"data": {"known": "red"}})
+
+
+def test_options_of_a_recipe_go_with_its_encoder():
+    paper = read_recipe("paper")
+    assert build(RunConfig, paper).encoder.options == {"dropout": 0.2}
+    assert build(RunConfig, merge(paper, {"encoder": {"name": "oscri"}})).encoder.options == {"dropout": 0.2}
+    other = merge(paper, {"encoder": {"name": "wide_resnet", "options": {"depth": 16}}})
+    assert build(RunConfig, other).encoder.options == {"depth": 16}

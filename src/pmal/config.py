@@ -323,17 +323,22 @@ def parse_assignment(text: str) -> dict[str, Any]:
 
 
 def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested settings, later layers over earlier ones.
+    """Nested settings, later layers over earlier ones. Options go with the name that they were set for.
 
     >>> merge({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}})
     {'a': {'b': 3, 'c': 2}}
+    >>> merge({"encoder": {"name": "oscri", "options": {"dropout": 0.2}}}, {"encoder": {"name": "small"}})
+    {'encoder': {'name': 'small'}}
     """
     merged: dict[str, Any] = {}
     for layer in layers:
         for key, value in layer.items():
             old = merged.get(key)
-            both = isinstance(value, Mapping) and isinstance(old, Mapping)
-            merged[key] = merge(typing.cast(Mapping[str, Any], old), value) if both else value
+            if isinstance(value, Mapping) and isinstance(old, Mapping):
+                renamed = "name" in old and value.get("name", old["name"]) != old["name"]
+                kept = {name: inner for name, inner in old.items() if not (renamed and name == "options")}
+                value = merge(kept, value)
+            merged[key] = value
     return merged
 
 

@@ -47,7 +47,8 @@ def estimator_config(params: Mapping[str, Any], source: str, seed: int) -> RunCo
     for option, place in _OPTIONS.items():
         if params[option] is not None:
             named = merge(named, _nested(place, _plain(params[option])))
-    return build(RunConfig, merge(read_recipe(params["recipe"] or _recipe(params, source)), extra, named))
+    recipe = read_recipe(params["recipe"] or _recipe(params, source))
+    return build(RunConfig, merge(recipe, merge(extra, named)))
 
 
 def changed_rule(model: OpenSetModel, params: Mapping[str, Any]) -> OpenSetModel:

@@ -195,3 +195,9 @@ def test_a_plain_setting_means_what_the_given_one_does(setting):
     [plain] = plain_settings("strong", [setting])
     assert parse_assignment(plain) == parse_assignment(setting)
     assert plain_settings("strong", [plain]) == (plain,)
+
+
+def test_options_of_another_encoder_than_the_recipes_are_kept():
+    options = ["encoder.options.depth=16"]
+    cell = make_cell("pmal", "cifar10", "arpl", 0, 0, recipe="paper", encoder="wide_resnet", settings=options)
+    assert cell.config().encoder.options == {"depth": 16}

@@ -87,7 +87,8 @@ class Cell:
             "encoder": {"name": self.encoder},
             "training": {"epochs": self.epochs},
         }
-        return build(RunConfig, merge(*_layers(self.recipe_path or self.recipe, self.settings), named))
+        recipe, *given = _layers(self.recipe_path or self.recipe, self.settings)
+        return build(RunConfig, merge(recipe, merge(*given, named)))
 
     @property
     def networks(self) -> int:
