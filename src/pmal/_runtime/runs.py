@@ -56,10 +56,7 @@ class RunFolder:
         self.ranks.by_first(lambda: self._seal(about))
 
     def _seal(self, about: Mapping[str, Any]) -> None:
-        files = sorted(f for f in self.path.rglob("*") if f.is_file() and not f.name.startswith("."))
-        final = [f for f in files if f.name not in (MANIFEST, "log.jsonl", "report.html")]
-        sums = {str(f.relative_to(self.path)): sha256(f) for f in final}
-        write_json(self.path / MANIFEST, {**about, "sha256": sums})
+        write_json(self.path / MANIFEST, {**about, "sha256": _sums(self.path, self.path)})
 
 
 def seal_again(run: Path, folder: str) -> None:
@@ -68,9 +65,15 @@ def seal_again(run: Path, folder: str) -> None:
     if path.is_file():
         manifest = read_json(path)
         kept = {name: total for name, total in manifest["sha256"].items() if Path(name).parts[0] != folder}
-        files = sorted(f for f in (run / folder).rglob("*") if f.is_file() and not f.name.startswith("."))
-        new = {str(f.relative_to(run)): sha256(f) for f in files}
-        write_json(path, {**manifest, "sha256": dict(sorted((kept | new).items()))})
+        sums = kept | _sums(run, run / folder)
+        write_json(path, {**manifest, "sha256": dict(sorted(sums.items()))})
+
+
+def _sums(run: Path, folder: Path) -> dict[str, str]:
+    """Checksums of what is final in a folder of a run, by the path from there."""
+    files = sorted(f for f in folder.rglob("*") if f.is_file() and not f.name.startswith("."))
+    final = [f for f in files if f.name not in (MANIFEST, "log.jsonl", "report.html")]
+    return {str(f.relative_to(run)): sha256(f) for f in final}
 
 
 @contextlib.contextmanager

@@ -12,10 +12,11 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+
+from pmal.data.samples import evenly
 
 MOST_LAYERS = 16
 """Layers that are observed, evenly spaced where there are more: what is stored stays small."""
@@ -32,7 +33,8 @@ def observed_layers(encoder: nn.Module) -> dict[str, nn.Module]:
 
     Where an encoder has none, its convolutions and linear layers.
     """
-    return _evenly(_layers(encoder, _NORMS) or _layers(encoder, (nn.Conv2d, nn.Linear)))
+    layers = list((_layers(encoder, _NORMS) or _layers(encoder, (nn.Conv2d, nn.Linear))).items())
+    return dict(layers[i] for i in evenly(len(layers), MOST_LAYERS).tolist())
 
 
 def channel_statistics(x: Tensor) -> Tensor:
@@ -92,11 +94,6 @@ def _layers(encoder: nn.Module, kinds: tuple[type[nn.Module], ...]) -> dict[str,
     return {name: layer for name, layer in encoder.named_modules() if isinstance(layer, kinds)}
 
 
-def _evenly(layers: dict[str, nn.Module]) -> dict[str, nn.Module]:
-    names = list(layers)
-    return {names[i]: layers[names[i]] for i in _positions(len(names), MOST_LAYERS)}
-
-
 def _step(count: int, most: int) -> int:
     """Return every how many-th to take, so that there are so many at most.
 
@@ -104,13 +101,3 @@ def _step(count: int, most: int) -> int:
     (1, 2, 2)
     """
     return -(-count // most)
-
-
-def _positions(count: int, most: int) -> list[int]:
-    """Return so many evenly spaced positions at most.
-
-    >>> _positions(3, 16), _positions(9, 3)
-    ([0, 1, 2], [0, 4, 8])
-    """
-    found: list[int] = np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int)).tolist()
-    return found if count else []

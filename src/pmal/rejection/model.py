@@ -23,7 +23,7 @@ from pmal.optimization.distances import attention_weights
 from pmal.rejection.calibration import Calibration
 from pmal.rejection.scores import LOGIT_SCORES, Reference, class_distances, unknown_scores
 from pmal.rejection.thresholds import Budget, conformal_p_values, decide, promise
-from pmal.rejection.typicality import TYPICALITY, Typicality, always_typical
+from pmal.rejection.typicality import TYPICALITY, Typicality, always_typical, embed_with_typicality
 
 _ROWS = 1 << 16
 REPLAYED = (*LOGIT_SCORES, "distance")
@@ -151,11 +151,7 @@ class OpenSetModel:
 
     def embed_batch(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The same of images (B, C, H, W) that lie on the device of the network."""
-        if self._typicality is None:
-            z_BD, logits_BK = self.classifier.embed(images)
-            return z_BD, logits_BK, always_typical(z_BD)
-        z_BD, logits_BK, statistics = self.classifier.embed_observed(images)
-        return z_BD, logits_BK, self._typicality(statistics)
+        return embed_with_typicality(self.classifier, self._typicality, images)
 
     @torch.no_grad()
     def answer_embedded(self, z_BD: Tensor, logits_BK: Tensor, far_B: Tensor | None = None) -> Answers:
@@ -335,14 +331,15 @@ class OpenSetModel:
         """
         if self.calibration is None:
             return torch.full_like(score_B, math.nan)
-        budget, groups = self.budget, self.known_scores()
-        near_B = _p_values(groups, score_B, nearest_B) / budget.near_share
+        budget = self.budget
+        near_B = _p_values(self.known_scores, score_B, nearest_B) / budget.near_share
         if not budget.far:
             return near_B.clamp(max=1.0)
         known_N = self.calibration.scores[TYPICALITY]
         far_B = torch.from_numpy(conformal_p_values(known_N, far_B)) / budget.far_share
         return torch.minimum(near_B, far_B).clamp(max=1.0)
 
+    @functools.cached_property
     def known_scores(self) -> list[Tensor]:
         """What the deciding score of an image is compared with for its p-value: one list, or one per class.
 

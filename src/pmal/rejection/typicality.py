@@ -106,6 +106,17 @@ def fit_layer(statistics_NF: NDArray[np.float32]) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(x_NF.mean(axis=0)).float(), torch.from_numpy(whitening_FF).float()
 
 
+def embed_with_typicality(
+    network: Classifier, typicality: Typicality | None, images_BCHW: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return embeddings, logits and typicality scores of images, in one pass."""
+    if typicality is None:
+        z_BD, logits_BK = network.embed(images_BCHW)
+        return z_BD, logits_BK, always_typical(z_BD)
+    z_BD, logits_BK, statistics = network.embed_observed(images_BCHW)
+    return z_BD, logits_BK, typicality(statistics)
+
+
 def always_typical(like_BD: Tensor) -> Tensor:
     """Return the scores of images of which nothing but the embedding is known: minus infinity, (B,)."""
-    return torch.full((len(like_BD),), -math.inf, dtype=torch.float64, device=like_BD.device)
+    return torch.full_like(like_BD[:, 0], -math.inf, dtype=torch.float64)

@@ -25,7 +25,7 @@ from pmal.rejection.scores import (
     kth_distance,
     surprise_curve,
 )
-from pmal.rejection.typicality import TYPICALITY
+from pmal.rejection.typicality import TYPICALITY, embed_with_typicality
 
 _NONE: tuple[Tensor, ...] = ()
 
@@ -88,7 +88,7 @@ class DecisionGraph(nn.Module):
         return (*names, "distances", "attention") if self.measure else names
 
     def forward(self, images_BCHW: Tensor) -> tuple[Tensor, ...]:
-        z_BD, logits_BK0, far_B = self._embed(images_BCHW)
+        z_BD, logits_BK0, far_B = embed_with_typicality(self.network, self.typicality, images_BCHW)
         nearest_B, reference = logits_BK0.argmax(dim=1), _NONE
         if self.measure is not None:
             z64_BD, prototypes_KTD = z_BD.double(), self.prototypes_KTD.double()
@@ -108,13 +108,6 @@ class DecisionGraph(nn.Module):
         own = probabilities_BK0, logits_BK0, z_BD, far_B, self._p_values(nearest_B, score_B, far_B)
         return label_B, nearest_B, score_B, limit_B, *own, *reference
 
-    def _embed(self, images_BCHW: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        if self.typicality is None:
-            z_BD, logits_BK0 = self.network.embed(images_BCHW)
-            return z_BD, logits_BK0, torch.full_like(logits_BK0[:, 0], -math.inf, dtype=torch.float64)
-        z_BD, logits_BK0, statistics = self.network.embed_observed(images_BCHW)
-        return z_BD, logits_BK0, self.typicality(statistics)
-
     def _p_values(self, nearest_B: Tensor, score_B: Tensor, far_B: Tensor) -> Tensor:
         """As `OpenSetModel.p_values`: known scores are compared one by one, where a sorted list is halved."""
         if not self.near_counts.numel():
@@ -130,7 +123,7 @@ class DecisionGraph(nn.Module):
 
     def _keep_known(self, model: OpenSetModel) -> None:
         """Scores of held-out images: of each class, or in one row for all."""
-        groups = model.known_scores()
+        groups = model.known_scores
         most = max(map(len, groups), default=0)
         rows = [nn.functional.pad(known, (0, most - len(known)), value=-math.inf) for known in groups]
         self.register_buffer("near_known", torch.stack(rows) if rows else torch.zeros(0, 0).double())
