@@ -24,12 +24,16 @@ RESULTS = Path(__file__).parent / "results"
 METHODS = "pmal,softmax-long,softmax-ensemble"
 LENGTH = ("optimization.epochs=300", "optimization.refresh=16")
 """Of the second training, and the prototypes that are renewed at each step."""
+SMOOTH = ("optimization.temperature=0.1", "optimization.margin=0.0", "optimization.weight=30.0")
+"""The smooth form of the margin loss, which stands next to the hinge."""
 RANDOM = ("mining.quality=none", "mining.diversity=random")
 
 
 def queue() -> list[Request]:
     """What is asked for, most wanted first."""
     wanted = [
+        Request("pmal,softmax-long", "cifar10", "arpl", "0-4", epochs=60, settings=LENGTH),
+        Request("pmal", "cifar10", "arpl", "0-4", epochs=60, settings=LENGTH + SMOOTH),
         Request(METHODS, "cifar10", "arpl", "0-4", epochs=60, settings=LENGTH),
         Request(METHODS, "tinyimagenet", "arpl", "0-4", epochs=60, settings=LENGTH),
         Request(METHODS, "cifar+10,cifar+50", "arpl", "0-4", epochs=60, settings=LENGTH),
@@ -49,9 +53,10 @@ def main() -> None:
     parser.add_argument("--data-root")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--work", type=Path, default=Path("runs") / "benchmark")
+    parser.add_argument("--keep", action="store_true", help="keep the run folders of finished cells")
     parser.add_argument("--dry-run", action="store_true")
     args = parser.parse_args()
-    places, display = Places(args.out, args.work), Lines()
+    places, display = Places(args.out, args.work, args.keep), Lines()
     missing = missing_cells(all_cells(args.data_root), places, display)
     if args.dry_run:
         print("\n".join(one.cell.name for one in missing))

@@ -8,10 +8,11 @@ from pmal import pipeline
 from pmal._runtime.progress import Silent
 from pmal._runtime.session import open_session
 from pmal.benchmark.cells import FLUCTUATION
-from pmal.benchmark.passes import cell_passes, epochs_at_cost, image_passes
+from pmal.benchmark.passes import cell_passes, epochs_at_cost
 from pmal.config import Resources, RunConfig, build
 from pmal.encoders import create_encoder
 from pmal.methods import METHODS
+from pmal.reporting.cost import image_passes
 from tests.benchmark.ledgers import tiny
 
 

@@ -85,7 +85,9 @@ def test_the_record_has_what_a_fit_has(session, tmp_path):
     record, fit = (json.loads(places.ledger.path(c).read_text()) for c in (one.cell, tiny("softmax")))
     assert set(fit) - set(record) == {"decision"}  # it has no threshold
     assert set(record["scores"]) == {"probability", "logit", "energy"}
-    assert set(fit["scores"]) - set(record["scores"]) == {"typicality"}  # it looks at layers of one network
+    # These look at the layers, or the embeddings, of one network; the decision needs held-out images.
+    alone = {"typicality", "neighbors", "mahalanobis", "vim", "react", "decision"}
+    assert set(fit["scores"]) - set(record["scores"]) == alone
     assert set(record["scores"]["logit"]["oscr"]) == set(fit["scores"]["logit"]["oscr"])
     assert (record["score"], record["passes"], record["about"]["classifiers"]) == ("logit", 3, 3)
     assert set(fit["manifest"]) - set(record["manifest"]) <= {"about", "processes"}

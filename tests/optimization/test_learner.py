@@ -1,3 +1,4 @@
+import copy
 import dataclasses
 
 import pytest
@@ -148,3 +149,36 @@ def test_prototypes_are_embedded_by_class_and_rank_in_eval_mode():
     torch.testing.assert_close(found[MASK], one_by_one)
     assert (found[~MASK] == 0).all()
     assert found.shape == (3, 2, 128)
+
+
+def compare_compiled(refresh, backend, device):
+    """The compiler divides forward from backward: what has moved on in between must not be read again."""
+    settings = OptimizationConfig(weight=30.0, margin=0.0, temperature=0.1)
+    eager = make(refresh, settings).to(device)
+    other = copy.deepcopy(eager)
+    fused = torch.compile(other.objective, dynamic=False, backend=backend)
+    batch, labels = images(6).to(device), torch.tensor([0, 1, 2, 0, 1, 2], device=device)
+    for _ in range(3):
+        losses = [objective(batch, labels) for objective in (eager.objective, fused)]
+        torch.testing.assert_close(*losses, rtol=1e-3, atol=1e-4)
+        for model, loss in zip((eager, other), losses, strict=True):
+            model.zero_grad()
+            loss.backward()
+        for one, same in zip(eager.parameters(), other.parameters(), strict=True):
+            torch.testing.assert_close(one.grad, same.grad, rtol=1e-2, atol=1e-3)
+    assert torch.equal(eager.bank.cursor, other.bank.cursor)
+    torch.testing.assert_close(eager.bank.cache, other.bank.cache, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")  # the compiler's own
+@pytest.mark.parametrize("refresh", [3, 5])
+def test_a_compiled_step_has_the_gradients_of_an_eager_one_while_the_bank_rotates(refresh):
+    compare_compiled(refresh, "aot_eager_decomp_partition", "cpu")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("refresh", [3, 5])
+def test_a_step_compiled_for_a_gpu_has_the_gradients_of_an_eager_one(refresh):
+    compare_compiled(refresh, "inductor", "cuda")

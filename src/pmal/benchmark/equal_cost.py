@@ -4,10 +4,11 @@ import dataclasses
 
 from pmal.benchmark.cells import Cell
 from pmal.benchmark.methods import TOGETHER, concerns
-from pmal.benchmark.passes import epochs_at_cost, image_passes
+from pmal.benchmark.passes import epochs_at_cost
 from pmal.config import DataConfig
 from pmal.data.protocols import get_split, list_families, list_sets
 from pmal.data.task import open_task
+from pmal.reporting.cost import image_passes
 
 
 def equal_cost_cell(name: str, pmal: Cell, num_classes: int) -> Cell:

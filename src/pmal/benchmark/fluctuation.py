@@ -24,8 +24,9 @@ from pmal._runtime.session import Session
 from pmal._runtime.tensors import load_tensors
 from pmal.benchmark.ablations import MININGS
 from pmal.config import RunConfig
-from pmal.data.parts import image_shape, open_part
+from pmal.data.parts import image_shape
 from pmal.data.task import open_task
+from pmal.ensemble.inputs import run_inputs
 from pmal.mining import PrototypeSet, QualityOptions, mine_spaces
 
 
@@ -35,7 +36,8 @@ def measure_fluctuation(config: RunConfig, run: Path, session: Session) -> dict[
         pipeline.fit(config, run, session, only=stage)
     task = open_task(config.data, session.resources.data_root)
     # Only what could be read was embedded.
-    samples = open_part("train", task.train, image_shape(task.train, config.data), session).samples
+    inputs = run_inputs(config, image_shape(task.train, config.data), run, session)
+    samples = inputs.open("train", task.train, session).samples
     spaces = [_space(run, index) for index in range(2 * MININGS)]
     options = QualityOptions(config.mining, config.seed, device=session.device)
     with notes_of_warnings(session.display):

@@ -1,28 +1,7 @@
-"""What a run costs: how often an image goes through a network in training, per training image."""
+"""What a cell costs, and how long another may train at the same cost."""
 
 from pmal.benchmark.cells import FIT, Cell
-from pmal.config import RunConfig
-from pmal.methods import METHODS
-
-
-def image_passes(config: RunConfig, num_classes: int) -> float:
-    """Return the passes per training image of all trainings of a run, prototypes counted.
-
-    Two classifiers of 100 epochs, and 100 more in which 60 prototypes join every batch of 128:
-
-    >>> round(image_passes(RunConfig(), num_classes=6), 1)
-    346.9
-    """
-    method, first = METHODS[config.method], config.classifiers * config.training.epochs
-    if not method.second:
-        return float(first)
-    if not method.mines:
-        return float(first + config.training.epochs)
-    from pmal.optimization.bank import refresh_size  # with torch, which tables can do without
-
-    batch = config.training.batch_size
-    joined = refresh_size(num_classes * config.mining.per_class, batch, config.optimization.refresh)
-    return first + config.second_training.epochs * (1 + joined / batch)
+from pmal.reporting.cost import image_passes
 
 
 def cell_passes(cell: Cell, num_classes: int) -> float:

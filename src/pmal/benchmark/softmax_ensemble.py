@@ -10,11 +10,12 @@ from pmal import pipeline
 from pmal._runtime.manifest import describe_environment
 from pmal._runtime.session import Session
 from pmal.config import RunConfig
-from pmal.data.parts import Part, image_shape, open_part
+from pmal.data.parts import Part, image_shape
 from pmal.data.task import open_task
 from pmal.ensemble.classifier import Classifier
 from pmal.ensemble.classifiers import load_classifiers
 from pmal.ensemble.embeddings import embed_images
+from pmal.ensemble.inputs import run_inputs
 from pmal.rejection.scores import LOGIT_SCORES
 from pmal.reporting.evaluation import evaluate
 
@@ -25,8 +26,8 @@ def measure_ensemble(config: RunConfig, run: Path, session: Session) -> dict[str
     task = open_task(config.data, session.resources.data_root)
     classifiers = load_classifiers(run / "classifiers", config.classifiers, task.class_names, session)
     samples = {"test": task.test, "unknown": task.unknown}
-    shape = image_shape(task.train, config.data)
-    parts = [open_part(name, part, shape, session) for name, part in samples.items() if part is not None]
+    inputs = run_inputs(config, image_shape(task.train, config.data), run, session)
+    parts = [inputs.open(name, part, session) for name, part in samples.items() if part is not None]
     logits_NK, *unknown = mean_logits(classifiers, parts, session)
     labels_N = parts[0].labels(torch.device("cpu"))
     scores = [{name: score(one) for name, score in LOGIT_SCORES.items()} for one in (logits_NK, *unknown)]

@@ -84,17 +84,23 @@ class PrototypeBank(nn.Module):
         every_Q = torch.arange(self.held * self.ranks.size, device=self.cache.device)
         self.cache.copy_(self._put(self.cache, every_Q, self._gather(z_pD.to(self.cache))))
 
-    def due_images(self) -> Tensor:
-        """This process's part of the next step, uint8 (r, C, H, W)."""
-        return self.images.index_select(0, self._due_here())
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def due(self) -> Tensor:
+        """Return which of its pictures each process embeds next, (r,).
 
-    def renew(self, z_rD: Tensor) -> Tensor:
-        """Take the embeddings of `due_images` in and move on; all prototypes, (K, T, D), come out.
+        Not within what is compiled: the backward pass would compute it anew, from the cursor that has moved
+        on by then, and hand the gradients to the wrong prototypes.
+        """
+        steps_r = torch.arange(self.refresh, device=self.cursor.device)
+        return (self.cursor // self.ranks.size + steps_r).remainder(self.held)
+
+    def renew(self, due_r: Tensor, z_rD: Tensor) -> Tensor:
+        """Take the embeddings of the `due` pictures in and move on; return all prototypes, (K, T, D).
 
         The gradient flows to the fresh ones, whichever process embedded them; the others are constants, as
         old as `age` says.
         """
-        due_Q, z_QD = self._due_anywhere(), self._gather(z_rD)
+        due_Q, z_QD = self._anywhere(due_r), self._gather(z_rD)
         renewed_PD = self._put(self.cache, due_Q, z_QD)
         table_KTD = _scatter(renewed_PD, self.place, self.mask)
         with torch.no_grad():
@@ -112,15 +118,10 @@ class PrototypeBank(nn.Module):
         age, drift = torch.stack([self.age.double().mean(), self.drift.double().mean()]).tolist()
         return {"prototype_age": age, "prototype_drift": drift}
 
-    def _due_here(self) -> Tensor:
-        """Which of its pictures each process embeds next."""
-        steps_r = torch.arange(self.refresh, device=self.cursor.device)
-        return (self.cursor // self.ranks.size + steps_r).remainder(self.held)
-
-    def _due_anywhere(self) -> Tensor:
-        """The same pictures' places in the bank's order; those that stand for nothing lie behind its end."""
+    def _anywhere(self, due_r: Tensor) -> Tensor:
+        """The pictures' places in the bank's order; those that stand for nothing lie behind its end."""
         size = self.ranks.size
-        return (self._due_here()[:, None] * size + torch.arange(size, device=self.cursor.device)).flatten()
+        return (due_r[:, None] * size + torch.arange(size, device=due_r.device)).flatten()
 
     def _gather(self, z_rD: Tensor) -> Tensor:
         """Every process's embeddings, first picture first."""

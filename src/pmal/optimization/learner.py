@@ -40,14 +40,14 @@ class PrototypeLearner(nn.Module):
 
         The prototypes join the batch as they are, so that batch norm treats both alike.
         """
-        model = self.classifier
+        model, due_R = self.classifier, self.bank.due()
         views = augment(images, self.policy, model.mean, model.std, self.flip)
-        prototypes = normalize(self.bank.due_images(), model.mean, model.std)
+        prototypes = normalize(self.bank.images[due_R], model.mean, model.std)
         z_BD, z_RD = model.encoder(torch.cat([views, prototypes])).split([len(views), len(prototypes)])
         classification = cross_entropy(model.head(z_BD), labels, label_smoothing=self.smoothing)
         # Not in mixed precision: a cosine of bfloat16 products has two digits.
         with torch.autocast(images.device.type, enabled=False):
-            prototypes_KTD = self.bank.renew(z_RD.float())
+            prototypes_KTD = self.bank.renew(due_R, z_RD.float())
             distances_BK = self.distance(z_BD.float(), prototypes_KTD, self.bank.mask)
             separation = prototype_margin_loss(
                 distances_BK, labels, margin=self.settings.margin, temperature=self.settings.temperature
