@@ -79,6 +79,22 @@ def scores_table() -> str:
     return "\n".join(lines)
 
 
+def penalty_table() -> str:
+    """What typicality adds to the deciding score: one row for a weight, straight or squared."""
+    groups = defaultdict(list)
+    for row in read_json(SEARCH / "penalty.json")["rows"]:
+        power = row["power"] if row["weight"] else 0
+        groups[row["problem"].split("-")[0], power, row["weight"]].append(row)
+    made = [name for name in row["rejected"] if name not in ("known", "left out")]
+    kinds = ("known", "left out", *made)
+    lines = _head("data", "penalty", "AUROC left-out classes", *(f"rejected: {kind}" for kind in kinds))
+    for (source, power, weight), rows in sorted(groups.items()):
+        name = {0: "none", 1: f"{weight:g} u", 2: f"{weight:g} u²"}[power]
+        shares = [[row["rejected"][kind] for row in rows] for kind in kinds]
+        lines.append(_line(source, name, *map(_mean, ([row["auroc"] for row in rows], *shares))))
+    return "\n".join(lines)
+
+
 def teachers_table() -> str:
     """What averaged weights, and the mining classifiers as teachers, do: means over validation problems."""
     groups = defaultdict(list)
@@ -101,6 +117,7 @@ SEARCH_TABLES = {
     "search loss": loss_table,
     "search length": length_table,
     "search scores": scores_table,
+    "search penalty": penalty_table,
     "teachers": teachers_table,
 }
 

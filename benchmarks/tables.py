@@ -11,6 +11,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
+from benchmarks.far_tables import FAR_TABLES
 from benchmarks.search_tables import SEARCH_TABLES
 from benchmarks.speed_tables import SPEED_TABLES, hardware_name, rounded
 from pmal._runtime.files import read_json, write_text
@@ -168,21 +169,6 @@ def mining_table() -> str:
     return "\n".join(lines)
 
 
-def far_table() -> str:
-    """Share called unknown of images of every kind, by the near score alone and by both."""
-    groups = defaultdict(list)
-    for row in read_json(RESULTS / "far" / "sample.json")["rows"]:
-        groups[row["images"]].append(row)
-    lines = ["| images | near score alone | with typicality |", "|---|---|---|"]
-    for name, rows in groups.items():
-        cells = (
-            f"{100 * statistics.mean(values):.1f} ({100 * min(values):.1f} to {100 * max(values):.1f})"
-            for values in ([row[kind] for row in rows] for kind in ("near", "both"))
-        )
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
 def prototypes_table() -> str:
     """The distance with more prototypes at inference than in training."""
     groups = defaultdict(list)
@@ -277,7 +263,7 @@ TABLES = {
     "quality": quality_table,
     "mining": mining_table,
     **SEARCH_TABLES,
-    "far": far_table,
+    **FAR_TABLES,
     "prototypes": prototypes_table,
     "precomputed": precomputed_table,
     "new class": new_class_table,

@@ -60,7 +60,7 @@ def test_fit_and_evaluate_agree_and_name_the_family(tmp_path, call):
     assert code == 0, error
     assert "sample · split arpl/0 (6 known / 4 unknown classes)" in fitted
     assert all(word in fitted for word in ("ACC", "AUROC", "FPR95", "OSCR", "probability", "logit", "energy"))
-    assert fitted.count("family=arpl") == 4
+    assert fitted.count("family=arpl") == 9
     assert f"run folder: {tmp_path / 'run'}" in fitted
     evaluated = call("evaluate", tmp_path / "run", "--json")[1]
     assert json.loads(evaluated) == json.loads((tmp_path / "run" / "metrics.json").read_text())
@@ -305,10 +305,24 @@ def test_the_whole_method_leaves_its_stages_and_stands_beside_softmax(whole_meth
         "neighbors",
         "combined",
         "typicality",
+        "decision",
+        "mahalanobis",
+        "vim",
+        "react",
     ]
     assert "threshold of combined for 95 % of known images: accepts" in out
-    assert "on average; with 150 held-out images, this threshold accepts 92.3 to 97.8 % (90 % range)\n" in out
-    assert [score for method, score in scores if method == "softmax"] == ["probability", "logit", "energy"]
+    assert "on average; with 300 held-out images, this threshold accepts 92.8 to 96.9 % (90 % range)\n" in out
+    assert [score for method, score in scores if method == "softmax"] == [
+        "probability",
+        "logit",
+        "energy",
+        "typicality",
+        "neighbors",
+        "mahalanobis",
+        "vim",
+        "react",
+    ]
+    assert "cost in passes of every training image: pmal 3, softmax 1\n" in out
     assert json.loads((folder / "prototypes.json").read_text())["about"]["num_classes"] == 6
     code, again, error = call("evaluate", folder, "--json")
     assert code == 0, error

@@ -15,6 +15,7 @@ from pmal._runtime.ranks import ALONE
 from pmal._runtime.runs import read_config
 from pmal._runtime.tensors import load_tensors
 from pmal.cli import _configure
+from pmal.config import Resources
 from pmal.ensemble import training
 from pmal.errors import Interrupted
 from tests import sharing
@@ -142,7 +143,7 @@ def test_two_go_on_where_one_was_interrupted_and_only_the_first_sees_the_folder(
         run_step(loop, *batch)
 
     monkeypatch.setattr(training._Loop, "run_step", stop)
-    config = _configure(None, {"method": "softmax", "training": {"epochs": 2}}, TINY)
+    config, _ = _configure(None, {"method": "softmax", "training": {"epochs": 2}}, TINY, Resources())
     with pytest.raises(Interrupted, match="saved at step 8 of 16"):
         pipeline.fit(config, out)
     elsewhere = tmp_path / "elsewhere"

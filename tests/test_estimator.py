@@ -470,7 +470,7 @@ def test_wrong_data_are_named(fitted):
     with pytest.raises(DataError, match=r"X\[0\] has NaN"):
         fitted.predict(np.full((1, 12), np.nan))
     with pytest.raises(DataError, match="Embeddings go with encoder='precomputed'"):
-        OpenSetClassifier().fit(PROBLEM.X, PROBLEM.y)
+        OpenSetClassifier(encoder="oscri").fit(PROBLEM.X, PROBLEM.y)
 
 
 def test_save_overwrites_a_classifier_and_nothing_else(fitted, tmp_path):

@@ -35,6 +35,7 @@ SHELLS = {
     "__main__",
     "cli",
     "commands",
+    "defaults",
     "estimator",
     "estimator_checks",
     "estimator_settings",

@@ -49,9 +49,13 @@ def digest(folder):
 def test_a_run_leaves_a_model_that_answers_as_it_was_measured(run):
     out, metrics = run
     model = load_model(out / "model", CPU)
-    assert set(metrics["scores"]) == {*model.score_names, "typicality"}
+    assert set(metrics["scores"]) == {
+        *model.score_names,
+        *("typicality", "decision", "mahalanobis", "vim", "react"),
+    }
     assert set(model.score_names) >= {"distance", "neighbors", "combined"}
-    assert set(metrics["softmax"]["scores"]) == {"probability", "logit", "energy"}
+    own = set(metrics["scores"]) - set(metrics["softmax"]["scores"])
+    assert own == {"distance", "combined", "decision"}, "the first classifier has no held-out scores"
     assert metrics == json.loads((out / "metrics.json").read_text())
     assert metrics == pipeline.evaluate(out)
     decision = metrics["decision"]
@@ -182,7 +186,11 @@ def test_settings_of_earlier_stages_stay(run):
 
 def test_a_softmax_run_has_the_scores_of_its_logits(tmp_path):
     metrics = pipeline.fit(tiny(method="softmax"), tmp_path / "run")
-    assert set(metrics["scores"]) == {"probability", "logit", "energy", "typicality"}
+    own, others = (
+        {"probability", "logit", "energy", "typicality", "decision"},
+        {"neighbors", "mahalanobis", "vim", "react"},
+    )
+    assert set(metrics["scores"]) == own | others
     assert "softmax" not in metrics
     assert metrics["decision"]["score"] == "logit"
     assert pipeline.evaluate(tmp_path / "run") == metrics

@@ -1,6 +1,7 @@
 """The report of whole runs, small ones: which chapters it has, whatever the run has."""
 
 import dataclasses
+import html
 import json
 import re
 import shutil
@@ -19,7 +20,8 @@ from pmal.methods import METHODS
 from pmal.rejection.new_class import add_class
 from pmal.rejection.scores import LOGIT_SCORES
 from pmal.reporting.audit import audit_run
-from pmal.reporting.report_sections import SCORES
+from pmal.reporting.report_sections_scores import SCORES
+from pmal.reporting.verdict import judge
 from pmal.serving.bundle import load_model, save_model
 from tests.report_runs import NAMES, UNKNOWN_NAME, fit_photos, photo_config, write_photos
 
@@ -27,6 +29,11 @@ from tests.report_runs import NAMES, UNKNOWN_NAME, fit_photos, photo_config, wri
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     return fit_photos(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture(scope="module")
+def erring_run(tmp_path_factory):
+    return fit_photos(tmp_path_factory.mktemp("erring"), 20, rejection={"accept": 0.8})
 
 
 @pytest.fixture(autouse=True)
@@ -50,6 +57,7 @@ def test_a_whole_run(run):
         "results",
         "embedding",
         "scores",
+        "mistakes",
         "classes",
         "prototypes",
         "robustness",
@@ -62,8 +70,9 @@ def test_a_whole_run(run):
         for score in method["scores"].values():
             assert f"{100 * score['auroc']['value']:.1f}" in text
     scores = figure(text, "score-plots")
-    assert [score["name"] for score in scores["scores"]] == list(metrics["scores"])
-    assert scores["scores"][scores["chosen"]]["name"] == metrics["decision"]["score"]
+    shown = [name for name in metrics["scores"] if name not in ("mahalanobis", "vim", "react")]
+    assert [score["name"] for score in scores["scores"]] == shown  # what the model can decide by
+    assert scores["scores"][scores["chosen"]]["name"] == "decision"
     assert "named" in text, "the split family"
     assert str(run) not in text
     assert str(run.parent) not in text, "it does not tell where the images lie"
@@ -81,6 +90,62 @@ def test_what_is_drawn_is_what_the_run_says(run):
     r = np.exp(audit.log_r_N.numpy())
     counts = np.histogram(r, mined["edges"])[0].tolist()
     assert mined["groups"][0]["count"] == counts
+
+
+def gallery(text, title):
+    """What stands under each picture of a gallery, and the words about it."""
+    [part] = re.findall(rf"<h3>{title}.*?</ol>", text, re.S)
+    lines = [re.findall(r'class="line">(.*?)</span>', one) for one in part.split("<li")[1:]]
+    return [list(map(html.unescape, one)) for one in lines], re.findall('aria-label="(.*?)"', part)
+
+
+def test_wrong_answers_are_shown_with_score_and_p_value(erring_run):
+    _, text = chapters(erring_run)
+    decision = json.loads((erring_run / "metrics.json").read_text())["decision"]
+    accepted, words = gallery(text, "Unknown images accepted")
+    assert len(accepted) == min(24, round(40 * (1 - decision["unknown_rejected"]))) > 1
+    assert len(words) == len(accepted)
+    p_values = [float(p.removeprefix("p ")) for _, _, p, _ in accepted]
+    assert p_values == sorted(p_values, reverse=True)
+    assert min(p_values) > 1 - decision["accept"]
+    for truth, score, _, answer in accepted:
+        assert truth == f"unknown: {UNKNOWN_NAME}"
+        assert score.startswith("decision "), "the typicality is named where it is the reason"
+        assert answer.removeprefix("→ ") in NAMES
+    rejected, _ = gallery(text, "Known images rejected")
+    assert len(rejected) == round(24 * (1 - decision["known_accepted"])) > 1
+    p_values = [float(p.removeprefix("p ")) for _, _, p, _ in rejected]
+    assert p_values == sorted(p_values)
+    for truth, _, p, answer in rejected:
+        assert truth in NAMES
+        assert float(p.removeprefix("p ")) <= 1 - decision["accept"] + 1e-9
+        assert answer == "→ unknown"
+
+
+def test_a_run_without_mistakes_says_so(run):
+    _, text = chapters(run)
+    assert "No test image has a wrong answer." in text
+    assert "accepted as known <small>" not in text
+
+
+def test_the_slider_begins_with_what_the_stored_thresholds_do(erring_run):
+    _, text = chapters(erring_run)
+    decision = json.loads((erring_run / "metrics.json").read_text())["decision"]
+    scores = {score["name"]: score for score in figure(text, "score-plots")["scores"]}
+    found, start = scores["decision"]["accepted"], scores["decision"]["accepted"]["start"]
+    assert found["at"][start] == pytest.approx(scores["decision"]["histogram"]["threshold"], rel=1e-4)
+    assert found["known"][start] == pytest.approx(decision["known_accepted"], abs=1e-4)
+    assert found["unknown"][start] == pytest.approx(1 - decision["unknown_rejected"], abs=1e-4)
+
+
+def test_the_verdict_stands_at_the_top_and_the_still_picture_has_the_shares(erring_run):
+    _, text = chapters(erring_run)
+    metrics = json.loads((erring_run / "metrics.json").read_text())
+    share, verdict = f"{100 * metrics['decision']['unknown_rejected']:.1f}", judge(metrics)
+    assert f"{verdict.finding}</strong> {html.escape(verdict.advice)}" in text.partition("<nav")[0]
+    [still] = re.findall(r"<noscript>\s*<h3>.*?</noscript>", text, re.S)
+    assert f"Of unknown test images {100 - float(share):.1f} % are accepted, {share} % rejected." in still
+    assert still.count('class="threshold"') == 1
 
 
 def test_r_is_that_of_the_mining_and_measured_again_where_there_is_none(run, tmp_path, monkeypatch):
@@ -104,7 +169,7 @@ def test_the_same_report_again(run):
 
 def test_softmax_has_no_prototypes(tmp_path):
     found, text = chapters(fit_photos(tmp_path, method="softmax"))
-    assert found == ["results", "embedding", "scores", "classes", "training", "making"]
+    assert found == ["results", "embedding", "scores", "mistakes", "classes", "training", "making"]
     assert len(figure(text, "embedding-plot")["panels"]) == 1
     assert "beside" not in figure(text, "score-plots")["scores"][0]
 
@@ -112,7 +177,7 @@ def test_softmax_has_no_prototypes(tmp_path):
 @pytest.mark.parametrize("method", ["proser", "openmax"])
 def test_other_methods_are_described_as_what_they_are(tmp_path, method):
     found, text = chapters(fit_photos(tmp_path, method=method))
-    assert found == ["results", "embedding", "scores", "classes", "training", "making"]
+    assert found == ["results", "embedding", "scores", "mistakes", "classes", "training", "making"]
     titles = [panel["title"] for panel in figure(text, "embedding-plot")["panels"]]
     assert titles == (["Before: softmax", "After: PROSER"] if method == "proser" else ["openmax"])
     assert ("epochs per phase" in text) == (method == "proser")
@@ -131,6 +196,9 @@ def test_no_unknown_classes_and_no_threshold(tmp_path):
     [score, *_] = figure(text, "score-plots")["scores"]
     assert (score["histogram"]["unknown"], score["histogram"]["threshold"]) == (None, None)
     assert "curve" not in score
+    assert score["accepted"] is None
+    assert "no threshold, and nothing is called unknown" in text
+    assert "rejected as unknown" not in text
 
 
 def test_no_test_part(tmp_path):
@@ -138,7 +206,9 @@ def test_no_test_part(tmp_path):
     config = photo_config(photos, data={"known": []})
     task = learning_task(open_task(config.data, None).train, "photos", config.data)
     pipeline.fit(config, tmp_path / "run", task=task)
-    assert chapters(tmp_path / "run", task=task)[0] == ["prototypes", "robustness", "training", "making"]
+    found, text = chapters(tmp_path / "run", task=task)
+    assert found == ["prototypes", "robustness", "training", "making"]
+    assert 'data-grade="untested"' in text
 
 
 def test_what_the_threshold_promises_and_its_range(tmp_path):
@@ -150,7 +220,9 @@ def test_what_the_threshold_promises_and_its_range(tmp_path):
 def test_thresholds_of_single_classes(run, tmp_path):
     found, text = chapters(fit_photos(tmp_path, rejection={"per_class": True}))
     assert "classes" in found
-    assert figure(text, "score-plots")["scores"][0]["histogram"]["threshold"] is None
+    score = figure(text, "score-plots")["scores"][0]
+    assert score["histogram"]["threshold"] is score["accepted"] is None
+    assert "There is no single threshold to show." in text
 
 
 def test_many_classes_and_images_are_cut_evenly(run, monkeypatch):
@@ -231,4 +303,4 @@ def test_embeddings_have_no_pictures_but_a_report(tmp_path):
 
 def test_every_score_of_every_method_is_explained():
     own = {score for method in METHODS.values() for score in method.scores}
-    assert {*LOGIT_SCORES, *own, "typicality"} == SCORES.keys()
+    assert {*LOGIT_SCORES, *own, "typicality", "decision"} == SCORES.keys()

@@ -20,33 +20,37 @@ from pmal._runtime.tensors import has_tensors, load_tensors
 from pmal._runtime.text import printable
 from pmal.benchmark.page import is_ledger, ledger_page
 from pmal.config import RunConfig, to_settings
-from pmal.data.parts import Part, open_part
+from pmal.data.parts import Part
 from pmal.data.samples import Samples, evenly
 from pmal.data.task import Task, open_task
 from pmal.ensemble.classifier import Classifier
 from pmal.ensemble.classifiers import load_classifiers
 from pmal.ensemble.embeddings import EmbeddedSet, embed_images
+from pmal.ensemble.inputs import run_inputs
 from pmal.errors import DataError, UsageError
 from pmal.methods import METHODS
 from pmal.mining import PrototypeSet
-from pmal.rejection.model import OpenSetModel
+from pmal.rejection.model import Answers, OpenSetModel
+from pmal.rejection.penalty import DECISION
 from pmal.rejection.scores import unknown_scores
 from pmal.rejection.typicality import TYPICALITY
 from pmal.reporting.report_data import Floats
 from pmal.reporting.report_data_embedding import layout_method
 from pmal.reporting.report_page import Page, Section, check_can_render, render_page
 from pmal.reporting.report_pictures import Album
-from pmal.reporting.report_run import Answered, Measured, Mined, RunFacts, plain_names
+from pmal.reporting.report_run import Answered, Decided, Measured, Mined, RunFacts, plain_names
 from pmal.reporting.report_sections import (
     classes_section,
     headline,
     results_section,
-    scores_section,
     summary,
 )
 from pmal.reporting.report_sections_making import making_section, training_section
+from pmal.reporting.report_sections_mistakes import mistakes_section
 from pmal.reporting.report_sections_pictures import embedding_section, prototypes_section, robustness_section
+from pmal.reporting.report_sections_scores import scores_section
 from pmal.reporting.robustness import measure_quality, stored_quality
+from pmal.reporting.verdict import judge
 from pmal.serving.bundle import load_model
 
 NAME = "report.html"
@@ -104,7 +108,8 @@ def run_page(run: Path, session: Session, task: Task | None = None) -> Page:
         with session.display.stage("embedding in 2-D", panels, "pictures") as advance:
             sections.append(embedding_section(tested, mined, spaces, facts, albums, layout_method()))
             advance(panels)
-        sections += [scores_section(tested, facts), classes_section(tested, mined, facts)]
+        sections += [scores_section(tested, facts), mistakes_section(tested, facts, albums[0])]
+        sections.append(classes_section(tested, mined, facts))
     if mined:
         sections += [prototypes_section(mined, facts, albums[1]), robustness_section(mined, facts, albums[1])]
     sections += [training_section(facts), making_section(facts)]
@@ -141,8 +146,8 @@ def answer_tests(run: Path, config: RunConfig, model: OpenSetModel, task: Task, 
     everything = tuple(map(len, parts))
     chosen = [part.at(evenly(len(part), TEST_IMAGES)) for part in parts]
     names = ("test", "unknown")[: len(parts)]
-    shape = model.classifier.spec.image_shape
-    opened = [open_part(name, part, shape, session) for name, part in zip(names, chosen, strict=True)]
+    inputs = run_inputs(config, model.classifier.spec.image_shape, run, session)
+    opened = [inputs.open(name, part, session) for name, part in zip(names, chosen, strict=True)]
     softmax = None
     if METHODS[config.method].second:
         softmax = load_classifiers(run / "classifiers", 1, task.class_names, session)[0]
@@ -155,8 +160,8 @@ def answer_tests(run: Path, config: RunConfig, model: OpenSetModel, task: Task, 
             model.nearest_class(z, logits).numpy(), _arrays(model.scores(z, logits, far)), z.double().numpy()
         ),
         softmax=_softmax_answers(softmax, opened, session) if softmax else None,
-        answer=answers.labels.numpy() if answers else None,
-        score=model.rule.score,
+        decided=_decided(answers) if answers else None,
+        score=_deciding(model),
         thresholds=_thresholds(model),
         all_images=(everything[0], everything[1] if len(everything) > 1 else 0),
     )
@@ -195,6 +200,7 @@ def _page(facts: RunFacts, sections: list[Section], albums: tuple[Album, Album])
         sections=sections,
         sheets=[sheet for sheet in sheets if sheet],
         foot=f"Written by {written}. This file holds everything it shows and loads nothing.",
+        verdict=judge(facts.metrics),
     )
 
 
@@ -228,6 +234,11 @@ def _softmax_answers(network: Classifier, parts: list[Part], session: Session) -
     return Answered(logits.argmax(dim=1).numpy(), _arrays(unknown_scores(z, logits)), z.double().numpy())
 
 
+def _decided(answers: Answers) -> Decided:
+    typical = (answers.far <= answers.far_limits).numpy()
+    return Decided(answers.labels.numpy(), answers.p_values.numpy(), typical)
+
+
 def _arrays(scores: Mapping[str, torch.Tensor]) -> dict[str, Floats]:
     return {name: score.double().numpy() for name, score in scores.items()}
 
@@ -241,10 +252,13 @@ def _thresholds(model: OpenSetModel) -> dict[str, float]:
     rule, calibration = model.rule, model.calibration
     found: dict[str, float] = {}
     if calibration is not None and not rule.per_class:
-        accept = model.budget.accept_near
-        found = {name: calibration.threshold(name, accept).value for name in model.score_names}
-        found[TYPICALITY] = model.far_limit()
-    return found | ({rule.score: rule.threshold} if rule.threshold is not None else {})
+        found = {name: calibration.threshold(name, rule.accept).value for name in model.score_names}
+        found |= {TYPICALITY: model.far_limit(), DECISION: float(model.limits()[0])}
+    return found | ({_deciding(model): rule.threshold} if rule.threshold is not None else {})
+
+
+def _deciding(model: OpenSetModel) -> str:
+    return DECISION if model.penalty is not None else model.rule.score
 
 
 def _prototype_spaces(run: Path, model: OpenSetModel, mined: Mined) -> list[Floats]:

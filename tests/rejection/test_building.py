@@ -21,18 +21,6 @@ CPU = torch.device("cpu")
 NAMES = ("a", "b", "c")
 
 
-def test_the_bank_is_evenly_spaced_where_there_are_too_many_images(monkeypatch):
-    monkeypatch.setattr(building, "BANK_LIMIT", 5)
-    torch.manual_seed(0)
-    network = Classifier(ClassifierSpec(EncoderConfig("small"), ("a", "b"), 12, 1)).eval()
-    images = torch.randint(0, 256, (21, 1, 12, 12), dtype=torch.uint8)
-    resident = ResidentImages(images, torch.device("cpu"))
-    found = building._training_embeddings(network, resident, lambda n: None, ALONE)
-    with torch.no_grad():
-        expected, _ = network.embed(images[[0, 5, 10, 15, 20]])
-    torch.testing.assert_close(found, expected)
-
-
 def test_held_out_images_count_for_the_class_that_they_are_taken_for():
     torch.manual_seed(0)
     network = Classifier(ClassifierSpec(EncoderConfig("small"), NAMES, 12, 1)).eval()

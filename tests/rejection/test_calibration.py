@@ -1,4 +1,6 @@
-"""Thresholds from held-out scores, and the combined score that half of them are the scale of."""
+"""Thresholds from held-out scores, and the combined score that they are the scale of."""
+
+import dataclasses
 
 import numpy as np
 import pytest
@@ -29,28 +31,60 @@ def test_thresholds_are_those_of_the_scores():
     assert per_class == per_class_thresholds(scores["distance"], predictions, 3, 0.9)
 
 
-def test_the_combined_threshold_rests_on_images_that_did_not_make_its_scale():
-    scores, predictions = draw(200)
+def test_each_combined_score_is_by_the_images_outside_its_fold():
+    scores, predictions = draw(57)
     found = Calibration.fit(scores, predictions)
-    everybody, others = combined_score(scores, found.scale).tolist(), found.scores["combined"].tolist()
-    second = [everybody.index(value) for value in others]
-    first = sorted(set(range(200)) - set(second))
-    assert len(second) == len(first) == 100
-    assert set(found.scale.quantiles) == {"distance", "neighbors", "logit"}
-    again = ScoreScale.fit({name: values[first] for name, values in scores.items()}, {"neighbors": 2.0})
-    assert found.scale.to_lists() == {name: again.to_lists()[name] for name in found.scale.to_lists()}
-    assert found.threshold("combined", 0.9) == conformal_threshold(others, 0.9)
-    by_class = found.class_thresholds("combined", 0.9, 3)
-    assert by_class == per_class_thresholds(others, predictions[second], 3, 0.9)
+    weights = {"distance": 1.0, "neighbors": 2.0, "logit": 1.0}
+    assert found.scale.to_lists() == ScoreScale.fit(scores, weights).to_lists()
+    folds = module._folds(57)
+    assert sorted(int(i) for fold in folds for i in fold) == list(range(57))
+    for fold in folds:
+        rest = [i for i in range(57) if i not in fold.tolist()]
+        scale = ScoreScale.fit({name: values[rest] for name, values in scores.items()}, weights)
+        expected = combined_score({name: values[fold] for name, values in scores.items()}, scale)
+        torch.testing.assert_close(found.scores["combined"][fold], expected)
+    own = found.scores["combined"]
+    assert found.threshold("combined", 0.9) == conformal_threshold(own, 0.9)
+    assert found.class_thresholds("combined", 0.9, 3) == per_class_thresholds(own, predictions, 3, 0.9)
 
 
-def test_both_halves_see_every_class_of_images_in_order():
-    """With an image or two per class, every other one would leave half of the classes out."""
-    first, second = module._halves(200)
-    for half in (first, second):
-        assert len({int(i) % 2 for i in half}) == 2
-        assert len(half[half < 100]) > 30
-    assert sorted([*first.tolist(), *second.tolist()]) == list(range(200))
+def test_folds_see_images_of_every_class_in_order():
+    for fold in module._folds(200):
+        assert len(fold) == 20
+        assert 3 < len(fold[fold < 100]) < 17
+
+
+def test_a_model_of_version_0_1_has_the_combined_scores_of_half_of_its_images():
+    scores, predictions = draw(61)
+    found = Calibration.fit(scores, predictions)
+    second = module._second_half(61)
+    old = dataclasses.replace(found, scores={**scores, "combined": found.scores["combined"][second]})
+    by_class = old.class_thresholds("combined", 0.6, 3)
+    assert len(second) == 30
+    assert by_class == per_class_thresholds(old.scores["combined"], predictions[second], 3, 0.6)
+
+
+RELATED = {
+    "alike": [[1, 0.9, 0.8], [0.9, 1, 0.9], [0.8, 0.9, 1]],
+    "opposed": [[1, -0.4, -0.4], [-0.4, 1, -0.4], [-0.4, -0.4, 1]],
+    "independent": [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
+}
+
+
+@pytest.mark.parametrize("n", [20, 60, 300])
+@pytest.mark.parametrize("related", RELATED)
+def test_the_combined_score_accepts_what_is_promised(related, n):
+    """Each image was compared with nine tenths of the others, a new one with all: the promise still holds."""
+    rng, root = np.random.default_rng(n), np.linalg.cholesky(np.array(RELATED[related]))
+    shares = []
+    for _ in range(400):
+        x = np.exp(rng.normal(size=(n + 200, 3)) @ root.T)
+        scores = {name: torch.from_numpy(x[:, i]) for i, name in enumerate(module.COMBINED)}
+        found = Calibration.fit({k: v[:n] for k, v in scores.items()}, torch.zeros(n, dtype=torch.int64))
+        new = combined_score({k: v[n:] for k, v in scores.items()}, found.scale)
+        shares.append(float((new <= found.threshold("combined", 0.9).value).double().mean()))
+    error = np.std(shares) / np.sqrt(len(shares))
+    assert 0.9 - 3 * error <= np.mean(shares) <= 0.93 + 0.8 / n
 
 
 @pytest.mark.parametrize("score", ["distance", "combined"])
@@ -79,12 +113,6 @@ def test_without_two_scores_to_combine_there_is_no_combined_one():
         found = Calibration.fit({name: values.double() for name, values in few.items()}, predictions)
         assert found.scale is None
         assert "combined" not in found.scores
-
-
-def test_an_odd_image_goes_to_the_scale():
-    """A saved calibration has as many combined scores: other halves would give them to other images."""
-    found = Calibration.fit(*draw(61))
-    assert [len(found.scale.quantiles["logit"]), len(found.scores["combined"])] == [31, 30]
 
 
 def test_of_many_embeddings_evenly_spaced_ones_are_kept_with_their_labels(monkeypatch):

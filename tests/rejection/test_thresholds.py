@@ -17,7 +17,6 @@ from sklearn.metrics import f1_score
 from pmal.errors import DataError, UsageError
 from pmal.rejection import thresholds as module
 from pmal.rejection.thresholds import (
-    Budget,
     Threshold,
     accepted_range,
     best_f1_threshold,
@@ -392,52 +391,6 @@ def test_a_sample_is_rejected_exactly_where_its_p_value_is_small(known, scores, 
     threshold = conformal_threshold(known, accept).value
     rejected = conformal_p_values(known, scores) <= round(1 - accept, 12)
     assert rejected.tolist() == [score > threshold for score in scores]
-
-
-@pytest.mark.parametrize("accept", [0.95, 0.9, 0.5])
-@pytest.mark.parametrize("samples", [1, 6, 19, 20, 49, 66, 500])
-def test_a_budget_can_be_told_by_the_held_out_images(accept, samples):
-    budget, scores = Budget.split(accept, samples, samples), np.arange(1.0, samples + 1)
-    threshold = conformal_threshold(scores, budget.accept_far)
-    assert threshold.guaranteed
-    assert threshold.value <= samples
-    if budget.note:  # too few to be shared: the far score rejects what is beyond all of them, on top
-        assert (budget.near, threshold.value) == (round(1 - accept, 12), samples)
-    else:
-        assert budget.near + budget.far <= round(1 - accept, 12) + 1e-9
-        assert conformal_threshold(scores, budget.accept_near).guaranteed
-        assert budget.far >= 0.3 * (1 - accept) - 1e-9
-    assert conformal_p_values(scores, [samples + 1.0])[0] / budget.far_share <= 1 - accept + 1e-9
-
-
-def test_many_held_out_images_keep_the_promise_in_all():
-    assert not Budget.split(0.95, 500, 1000).note
-    assert "at most 1.1 % of known ones" in Budget.split(0.95, 43, 86).note
-
-
-@pytest.mark.parametrize("related", [0.0, 1.0, -1.0])
-def test_both_scores_together_accept_what_is_promised(related):
-    """10,000 calibrations; the scores of an image may be alike, opposed or independent."""
-    rng, accept, n = np.random.default_rng(0), 0.9, 99
-    near = rng.normal(size=(10_000, n + 1))
-    far = related * near + (1 - abs(related)) * rng.normal(size=near.shape)
-    budget = Budget.split(accept, n, n)
-    accepted, smallest = [], []
-    for known_near, known_far in zip(near, far, strict=True):
-        limits = [
-            conformal_threshold(known[:-1], share).value
-            for known, share in ((known_near, budget.accept_near), (known_far, budget.accept_far))
-        ]
-        accepted.append(known_near[-1] <= limits[0] and known_far[-1] <= limits[1])
-        p_values = [
-            conformal_p_values(known[:-1], known[-1:])[0] / share
-            for known, share in ((known_near, budget.near_share), (known_far, budget.far_share))
-        ]
-        smallest.append(min(p_values))
-    assert np.mean(accepted) >= accept - 0.01
-    assert accepted == [p > round(1 - accept, 12) for p in smallest]
-    for level in (0.05, 0.1, 0.3):
-        assert np.mean(np.array(smallest) <= level) <= level + 0.01
 
 
 def test_discoveries_are_those_of_the_definition():

@@ -10,7 +10,7 @@ from pmal.data.batches import ResidentImages
 from pmal.ensemble.classifier import Classifier, ClassifierSpec
 from pmal.errors import DataError
 from pmal.rejection import typicality as module
-from pmal.rejection.typicality import Typicality, always_typical, fit_layer, fit_typicality
+from pmal.rejection.typicality import always_typical, fit_typicality, principal_directions, typicality_of
 
 CPU = torch.device("cpu")
 
@@ -29,29 +29,35 @@ def smooth_images(count, seed=0, size=12):
     return torch.from_numpy(blobs.astype(np.uint8))[:, None]
 
 
-def test_distances_are_those_of_the_shrunk_covariance():
+def test_with_all_directions_distances_are_those_of_the_shrunk_covariance():
     rng = np.random.default_rng(0)
     known, new = (rng.normal(size=(n, 6)) @ rng.normal(size=(6, 6)) for n in (40, 9))
-    mean, whitening = fit_layer(known.astype(np.float32))
-    found = np.linalg.norm((new - mean.double().numpy()) @ whitening.double().numpy(), axis=1)
+    mean, directions = principal_directions(known.astype(np.float32))
+    found = np.linalg.norm((new - mean.double().numpy()) @ directions.double().numpy(), axis=1)
     reference = LedoitWolf().fit(known.astype(np.float32).astype(np.float64))
     np.testing.assert_allclose(found**2, reference.mahalanobis(new), rtol=1e-4)
 
 
-def test_the_score_is_the_sum_over_layers_of_the_log_of_one_plus_the_distance():
+def test_the_score_is_the_distance_in_the_main_directions_of_all_layers(monkeypatch):
+    """Each layer's two main directions by an eigenvalue decomposition of its own, then all together."""
+    monkeypatch.setattr(module, "DIRECTIONS", 2)
     rng = np.random.default_rng(1)
     layers = {name: rng.normal(size=(30, width)).astype(np.float32) for name, width in (("a", 3), ("b", 5))}
-    fitted = {name: fit_layer(x) for name, x in layers.items()}
     new = {name: rng.normal(size=(4, x.shape[1])) for name, x in layers.items()}
-    expected = np.zeros(4)
+    reduced, reduced_new = [], []
     for name, x in layers.items():
-        covariance = LedoitWolf().fit(x.astype(np.float64))
-        for b in range(4):
-            difference = new[name][b] - covariance.location_
-            expected[b] += math.log(1 + math.sqrt(difference @ covariance.precision_ @ difference))
-    found = Typicality(fitted)({name: torch.from_numpy(x).float() for name, x in new.items()})
+        fitted = LedoitWolf().fit(x.astype(np.float64))
+        values, vectors = np.linalg.eig(fitted.covariance_)
+        main = vectors[:, values.argsort()[-2:]] / np.sqrt(np.sort(values)[-2:])
+        reduced.append((x - fitted.location_) @ main)
+        reduced_new.append((new[name] - fitted.location_) @ main)
+    together = LedoitWolf(assume_centered=False).fit(np.concatenate(reduced, axis=1))
+    expected = np.sqrt(together.mahalanobis(np.concatenate(reduced_new, axis=1)))
+    fitted = typicality_of(layers)
+    found = fitted({name: torch.from_numpy(x).float() for name, x in new.items()})
     assert found.dtype == torch.float64
-    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4)
+    assert fitted.whitening.shape == (4, 4)
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-3)
 
 
 def test_what_is_unlike_the_training_images_scores_higher():
@@ -91,11 +97,11 @@ def test_one_image_and_constant_statistics_are_enough():
 
 
 def test_what_breaks_the_network_is_not_typical():
-    fitted = Typicality({"a": fit_layer(np.random.default_rng(0).normal(size=(20, 2)).astype(np.float32))})
+    fitted = typicality_of({"a": np.random.default_rng(0).normal(size=(20, 2)).astype(np.float32)})
     broken = torch.tensor([[math.nan, 0.0], [math.inf, 0.0]])
     assert fitted({"a": broken}).tolist() == [math.inf, math.inf]
     with pytest.raises(DataError, match="not finite"):
-        fit_layer(np.array([[np.nan, 0.0]], np.float32))
+        principal_directions(np.array([[np.nan, 0.0]], np.float32))
 
 
 def test_embeddings_of_another_network_have_no_layers():

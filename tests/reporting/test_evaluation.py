@@ -5,6 +5,7 @@ import json
 import math
 from dataclasses import asdict
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,7 +17,7 @@ from pmal.data.samples import ArrayStore, Samples
 from pmal.ensemble.classifier import Classifier, ClassifierSpec
 from pmal.rejection.calibration import Calibration
 from pmal.rejection.model import OpenSetModel, Rule
-from pmal.rejection.scores import LOGIT_SCORES, unknown_scores
+from pmal.rejection.scores import LOGIT_SCORES, Reference, unknown_scores
 from pmal.reporting.evaluation import _model_figures, evaluate, measure_model
 from pmal.reporting.metrics import (
     accuracy_interval,
@@ -135,13 +136,13 @@ def test_what_the_threshold_does_with_the_test_images_is_counted():
     known = torch.tensor([[4.0, 0.0], [0.0, 2.0], [3.0, 0.0], [1.0, 0.0]])
     unknown = torch.tensor([[9.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
     labels, z = torch.tensor([0, 1, 1, 0]), torch.zeros(4, 128)
-    decision = _model_figures(model, labels, [(z, known), (z[:3], unknown)])["decision"]
+    decision = _model_figures(model, None, labels, [(z, known), (z[:3], unknown)])["decision"]
     assert decision["known_accepted"] == 3 / 4
     assert decision["unknown_rejected"] == 2 / 3
     answers = [0, 1, 0, -1, 0, -1, -1]
     assert decision["macro_f1"] == macro_f1([0, 1, 1, 0, -1, -1, -1], answers)
     assert decision["guaranteed"]
-    closed = _model_figures(model, labels, [(z, known)])["decision"]
+    closed = _model_figures(model, None, labels, [(z, known)])["decision"]
     assert closed["known_accepted"] == 3 / 4
     assert not {"unknown_rejected", "macro_f1"} & set(closed)
 
@@ -158,8 +159,37 @@ def test_the_plain_classifier_stands_beside_the_model_and_not_in_its_place():
     samples = Samples.whole(ArrayStore("x", pixels.permute(0, 2, 3, 1).numpy()), own, spec.class_names)
     part = Part(samples, ResidentImages(pixels, torch.device("cpu")), ())
     finished = OpenSetModel(model, spec.class_names, Rule("logit", threshold=0.0))
-    figures = measure_model(finished, plain, part, part, Silent())
+    parts = {"train": part, "test": part, "unknown": part}
+    figures = measure_model(finished, plain, parts, Silent())
     assert figures["accuracy"]["value"] == 1
     assert figures["softmax"]["accuracy"]["value"] == 0
-    assert set(figures["softmax"]["scores"]) == {"probability", "logit", "energy"}
-    assert "softmax" not in measure_model(finished, None, part, None, Silent())
+    others = {"neighbors", "mahalanobis", "vim", "react"}
+    assert set(figures["scores"]) == {*LOGIT_SCORES, *others}
+    assert set(figures["softmax"]["scores"]) == {*LOGIT_SCORES, "typicality", *others}
+    assert set(measure_model(finished, plain, {"test": part, "unknown": part}, Silent())["scores"]) == {
+        *LOGIT_SCORES
+    }
+    closed = measure_model(finished, None, {"test": part}, Silent())
+    assert "softmax" not in closed
+    assert closed["scores"] == {}
+
+
+def test_embeddings_that_a_model_has_kept_are_those_of_the_training_images():
+    """A model with a reference and one without have the same scores of it."""
+    torch.manual_seed(0)
+    spec = ClassifierSpec(EncoderConfig("small"), ("ant", "bee"), 8, 1)
+    network, pixels = Classifier(spec).eval(), torch.randint(0, 256, (40, 1, 8, 8), dtype=torch.uint8)
+    samples = Samples.whole(
+        ArrayStore("x", pixels.permute(0, 2, 3, 1).numpy()), np.arange(40) % 2, spec.class_names
+    )
+    part = Part(samples, ResidentImages(pixels, torch.device("cpu")), ())
+    with torch.no_grad():
+        z, _ = network.embed(pixels)
+    reference = Reference(z[:2, None], torch.ones(2, 1, dtype=torch.bool), "nearest", z)
+    parts = {"train": part, "test": part, "unknown": part}
+    bare, kept = (
+        measure_model(OpenSetModel(network, spec.class_names, Rule("logit"), found), None, parts, Silent())
+        for found in (None, reference)
+    )
+    assert set(kept["scores"]) - set(bare["scores"]) == {"distance"}
+    assert all(kept["scores"][name] == figures for name, figures in bare["scores"].items())

@@ -52,7 +52,9 @@ PALE = """() => {
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
-    return write_report(fit_photos(tmp_path_factory.mktemp("report"))).as_uri()
+    # It errs, so that its mistakes are shown, too.
+    run = fit_photos(tmp_path_factory.mktemp("report"), 20, rejection={"accept": 0.8})
+    return write_report(run).as_uri()
 
 
 @pytest.fixture(scope="module")
@@ -80,17 +82,19 @@ def test_every_figure_is_there_and_not_empty(page):
         "lines",
     ]
     assert [canvas.evaluate(INK) > 100 for canvas in page.locator("canvas").all()] == [True, True]
-    assert page.locator("#score-plots path.area").count() == 2
+    assert page.locator("#score-plots path.area:not(.key)").count() == 2
     assert page.locator("#score-plots path.line").count() == 4, "ROC and OSCR, of pmal and of softmax"
     assert page.locator("#score-plots line.threshold").count() == 1
     assert page.locator("#robustness-plot rect.bar-r").count() > 2
     assert page.locator("#robustness-plot .strip .tile").count() > 2
     assert page.locator("#curves path.line").count() == 6, "three trainings, loss and rate"
-    for line in page.locator("path.line, path.area").all():
+    for line in page.locator("path.line, path.area:not(.key)").all():
         assert len(line.get_attribute("d")) > 20
         assert "NaN" not in line.get_attribute("d")
     pictures = page.locator(".gallery .tile").all()
-    assert len(pictures) == 3 * (3 + 10)
+    mistakes = page.locator("#mistakes .gallery .tile").count()
+    assert 0 < mistakes <= 3 * 24
+    assert len(pictures) == 3 * (3 + 10) + mistakes
     assert all(picture.bounding_box()["width"] > 10 for picture in pictures)
 
 
@@ -105,11 +109,14 @@ def test_pictures_have_words(page):
 def test_names_are_text(page):
     assert page.evaluate("document.querySelectorAll('script:not([type])').length") == 1
     assert page.locator("main b:not([style]), main i:not([style])").count() == 0
-    headings = page.locator(".gallery h3").all_inner_texts()
+    headings = page.locator("#prototypes .gallery h3").all_inner_texts()
     assert [heading.partition(" 3 prototypes")[0] for heading in headings] == sorted(NAMES, key=NAMES.index)
     legend = page.locator("#embedding-plot .legend button").all_inner_texts()
     assert legend == [*NAMES, "unknown", "prototypes"]
     assert UNKNOWN_NAME in page.locator(".matrix").inner_text()
+    shown = page.locator("#mistakes .line").all_inner_texts()
+    assert f"unknown: {UNKNOWN_NAME}" in shown
+    assert {f"→ {name}" for name in NAMES} & {*shown}
 
 
 def test_hovering_shows_the_image(page):
@@ -147,6 +154,94 @@ def test_another_score_and_another_class_are_drawn(page):
     heights = page.locator("rect.bar-r").evaluate_all(bars)
     page.locator(".ridges button").nth(1).click()
     assert page.locator("rect.bar-r").evaluate_all(bars) != heights
+
+
+def test_the_slider_moves_the_threshold_and_says_the_shares(page):
+    page.get_by_role("button", name="combined", exact=True).click()
+    panel = page.locator("#score-plots .panel").first
+    slider, line = panel.get_by_role("slider"), panel.locator("line.threshold")
+    stored = [line.get_attribute("x1"), slider.get_attribute("aria-valuetext")]
+    data = page.locator("#score-plots script").evaluate("node => JSON.parse(node.textContent)")
+    accepted = next(score["accepted"] for score in data["scores"] if score["name"] == "combined")
+    slider.focus()
+    for key, i in (("ArrowRight", accepted["start"] + 1), ("End", len(accepted["at"]) - 1), ("Home", 0)):
+        page.keyboard.press(key)
+        for kind in ("known", "unknown"):
+            share = round(100 * accepted[kind][i], 1)
+            words = f"{kind}: {share:.1f} % accepted, {100 - share:.1f} % rejected"
+            assert words in panel.locator(".slider").inner_text()
+            assert words.replace(":", "") in slider.get_attribute("aria-valuetext")
+    assert float(line.get_attribute("x1")) < float(stored[0])
+    panel.get_by_role("button", name="back to the stored threshold").click()
+    assert [line.get_attribute("x1"), slider.get_attribute("aria-valuetext")] == stored
+    assert panel.get_by_role("button").count() == 0
+
+
+def test_points_are_reached_by_keyboard_and_spoken(page):
+    texts = page.locator("#embedding-plot script").evaluate("node => JSON.parse(node.textContent).text")
+    point, spoken, tip = page.locator(".point").first, page.locator("#spoken"), page.locator("#tip")
+    page.locator("#embedding-plot .legend button").last.focus()
+    page.keyboard.press("Tab")
+    assert point.evaluate("node => node === document.activeElement")
+    assert spoken.text_content() == ", ".join(texts[0])
+    before = point.bounding_box()
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+    # The class, the answer, score and p-value, and the file; here as there.
+    assert spoken.text_content() in [", ".join(text) for text in texts[1:]]
+    assert point.get_attribute("aria-label") == spoken.text_content()
+    assert ", p 0." in spoken.text_content()
+    assert point.bounding_box()["x"] > before["x"]
+    outline = point.evaluate("node => [getComputedStyle(node).opacity, getComputedStyle(node).outlineWidth]")
+    assert outline == ["1", "3px"]
+    assert tip.is_visible()
+    page.keyboard.press("Escape")
+    assert tip.is_hidden()
+    page.keyboard.press("Home")
+    seen = [spoken.text_content()]
+    for _ in texts[1:]:
+        page.keyboard.press("PageDown")
+        seen.append(spoken.text_content())
+    assert seen == [", ".join(text) for text in texts], "not every point can be reached"
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    assert tip.is_hidden()
+
+
+def test_arrows_go_to_the_nearest_point_on_that_side(page):
+    found = page.evaluate(
+        """() => {
+            const view = {data: {kind: [0, 0, 0, 0], label: [0, 0, 1, 0]}, off: new Set([1]), current: 0,
+                at: (i) => [[50, 50], [60, 90], [55, 50], [70, 52]][i]};
+            return ["ArrowRight", "ArrowDown", "ArrowLeft", "End", "x"].map((k) => pmal.nextPoint(view, k));
+        }"""
+    )
+    assert found == [3, 1, 0, 3, None], "the hidden one is passed over, and none lies to the left"
+
+
+def test_unknown_has_a_shape_of_its_own(page):
+    shapes = page.evaluate(
+        """() => {
+            const data = JSON.parse(document.querySelector("#embedding-plot script").textContent);
+            const many = {...data, classes: Array.from({length: 40}, String)};
+            return pmal.scatterEntries(many).map((entry) => [entry.name, entry.shape]);
+        }"""
+    )
+    assert [name for name, shape in shapes if shape == "cross"] == ["unknown"]
+    areas = page.locator("#score-plots path.area:not(.key)")
+    assert [areas.nth(i).get_attribute("d").count("M") > 1 for i in range(2)] == [False, True], "hatched"
+    assert areas.nth(1).evaluate("node => getComputedStyle(node).fill") == "none"
+
+
+def test_without_scripts_the_stored_threshold_is_drawn_and_told(address):
+    with open_page(800, 900, java_script_enabled=False) as page:
+        page.goto(address)
+        still = page.locator("#score-plots svg.still")
+        assert still.bounding_box()["width"] > 300
+        assert still.locator("path.area").count() == 2
+        assert still.locator("line.threshold").count() == 1
+        assert "% are accepted" in page.locator("#score-plots").inner_text()
+        assert page.locator(".verdict").is_visible()
 
 
 def test_lines_name_their_values(page):

@@ -18,7 +18,9 @@ from pmal.reporting.report_page import (
     Picture,
     Section,
     Stat,
+    Still,
     Table,
+    Verdict,
     check_can_render,
     embedded_json,
     render_page,
@@ -30,15 +32,17 @@ EVIL = "</script><script>alert(1)</script><!-- \" onload='x' &amp; {{ 7*7 }} \u2
 
 def page_of(word):
     """The word in every place that a page has for text."""
+    still = Still("", "", 1.0, (word, word), word, [word])
     cells = [Cell(word, word, word, 0.5, 0.7, (0.1, 0.5, 0.9)), Cell(word)]
     blocks = [
         Facts([(word, [(word, word)])]),
         Table(word, cells, [[Cell(word)], cells], note=word),
-        Figure("figure", "lines", {word: [word]}, word, word),
+        Figure("figure", "lines", {word: [word]}, word, word, still=still),
         Gallery(word, word, [(word, [Picture("train", 0, word, [word]), Picture("train", None, word)])]),
     ]
     sections = [Section("one", word, word, [*blocks, Details(word, [Facts([])])])]
-    return Page(word, word, word, [Stat(word, word, word)], sections, [Sheet("train", "data:,", 1, 1)], word)
+    sheets, verdict = [Sheet("train", "data:,", 1, 1)], Verdict(word, word, word)
+    return Page(word, word, word, [Stat(word, word, word)], sections, sheets, word, verdict)
 
 
 class Elements(HTMLParser):

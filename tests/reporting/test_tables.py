@@ -122,6 +122,8 @@ def test_softmax_stands_beside_another_method_and_its_length_is_said():
         "softmax: the first classifier of this run after 100 epochs, ACC 50.0 [40.0, 60.0]; "
         "pmal: 100 more from there"
     )
+    metrics["about"]["passes"] = 346.9
+    assert "\ncost in passes of every training image: pmal 347, softmax 100\n" in run_table(metrics)
     metrics["about"]["optimization"]["init"] = "scratch"
     assert "100 more from new weights\n" in run_table(metrics)
     metrics["about"] |= {"method": "proser"}

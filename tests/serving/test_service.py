@@ -16,7 +16,7 @@ import torch
 from pmal.data.decode import decode_fitted, encode_png
 from pmal.errors import DataError
 from pmal.rejection.model import Rule
-from pmal.serving.predict import describe_answers
+from pmal.serving.predict import describe_answers, with_rule
 from pmal.serving.service_core import Service
 from pmal.serving.service_model import ServedModel
 from pmal.serving.service_upload import Limits
@@ -95,6 +95,53 @@ def test_an_image_gets_the_same_bits_alone_and_in_any_company(port):
         body, kind = form(*((f"{k}.png", png(k)) for k in order))
         for k, answer in zip(order, predict(port, body, kind).body["answers"], strict=True):
             assert answer | {"index": 0, "image": "body"} == alone[k]
+
+
+def test_the_score_that_decides_can_be_chosen(port, served):
+    found = {}
+    for score in call(port, "GET", "/v1/model").body["scores"]:
+        reply = predict(port, png(3), query=f"?score={score}").body
+        (found[score],) = reply["answers"]
+        about = call(port, "GET", f"/v1/model?score={score}").body
+        assert reply["model"]["score"] == about["score"] == score
+        assert about["note"] == reply["model"]["note"]
+        # All that the decision is made of is of this score.
+        model = with_rule(served.model, score=score)
+        pixels = decode_fitted(png(3), SIZE, 1).transpose(2, 0, 1)
+        (expected,) = describe_answers(model, model.answer(torch.from_numpy(pixels.copy())[None]), ["body"])
+        for name in ("class", "known", "threshold", "p_value", "because"):
+            assert found[score][name] == expected[name]
+        assert about["classes"][0]["threshold"] == expected["threshold"]
+    assert len({answer["threshold"] for answer in found.values()}) == len(found) > 4
+    stored = predict(port, png(3)).body
+    assert stored["model"]["score"] == "distance"
+    assert stored["answers"] == [found["distance"]]
+
+
+def test_a_score_that_the_model_does_not_have_is_told_in_one_line(port):
+    for reply in (predict(port, png(0), query="?score=logits"), call(port, "GET", "/v1/model?score=logits")):
+        assert_error(reply, 422, "unknown score of this model 'logits': did you mean 'logit'?")
+    assert_error(predict(port, png(0), query="?score=typicality"), 422, "unknown score")
+    assert_error(predict(port, png(0), query="?score=%0A%3Cscript%3E"), 422, "unknown score")
+    assert_error(predict(port, png(0), query=f"?score={'x' * 65}"), 422, "score")
+
+
+def test_images_that_are_asked_about_by_several_scores_at_once_get_the_bits_of_each(port):
+    image, wrong = png(1), []  # made once: its random numbers are not for several threads
+    alone = {score: predict(port, image, query=f"?score={score}").body for score in ("logit", "neighbors")}
+
+    def ask(seed):
+        for score in random.Random(seed).choices([*alone], k=20):
+            reply = predict(port, image, query=f"?score={score}").body
+            if reply != alone[score]:
+                wrong.append(reply)
+
+    clients = [threading.Thread(target=ask, args=(seed,)) for seed in range(4)]
+    for client in clients:
+        client.start()
+    for client in clients:
+        client.join(HANGING)
+    assert not wrong, wrong[0]
 
 
 def test_the_pictures_of_prototypes(port, served):

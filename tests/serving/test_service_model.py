@@ -72,6 +72,44 @@ def test_the_promise_of_every_rate_is_the_one_that_predict_would_print(kind):
     assert sum("90 % range" in note for note in notes) > 20
 
 
+@pytest.mark.parametrize("kind", ["pmal", "softmax", "per class", "combined", "by hand", "added class"])
+def test_another_score_decides_as_predict_would_by_it(kind):
+    model = MODELS[kind]()
+    served = serve_model(model)
+    image = pictures_of(0, 1)[0]
+    assert len(served.scores) > 1
+    for score in served.scores:
+        other = served.deciding_by(score)
+        (answer,) = other.answer([(image, "a.png", 1)])
+        (expected,) = serve_model(with_rule(model, score=score)).answer([(image, "a.png", 1)])
+        assert answer == expected
+        assert (other.about["score"], other.header["score"]) == (score, score)
+        assert served.deciding_by(score) is other, "only images of one model share a batch"
+    assert served.deciding_by(None) is served.deciding_by(model.rule.score) is served
+
+
+def test_a_score_without_a_threshold_cannot_decide():
+    assert serve_model(MODELS["not calibrated"]()).scores == ("distance",)
+    assert "distance" not in serve_model(MODELS["softmax"]()).scores
+    model = make_model()
+    broken = {**model.calibration.scores, "energy": torch.full((60,), float("nan"))}
+    model = dataclasses.replace(model, calibration=dataclasses.replace(model.calibration, scores=broken))
+    served = serve_model(model)
+    assert "energy" not in served.scores
+    assert served.about["scores"] == list(served.scores)
+    with pytest.raises(UsageError, match="unknown score of this model 'energy'"):
+        served.deciding_by("energy")
+
+
+def test_a_batch_is_as_small_as_the_most_delicate_score_needs(tmp_path, monkeypatch):
+    save_model(tmp_path / "model", make_model())
+    sizes = {"neighbors": 1}
+    monkeypatch.setattr(
+        "pmal.serving.service_model.batch_size", lambda model, wanted: sizes.get(model.rule.score, 8)
+    )
+    assert model_loader(tmp_path / "model", torch.device("cpu"))().batch == 1
+
+
 def with_far_files():
     model = make_model()
     gallery = tuple(

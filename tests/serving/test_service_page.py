@@ -39,9 +39,21 @@ def text(page, name):
     return page.inner_text(f"#{name}")
 
 
+def three_digits(value):
+    """As the page writes numbers."""
+    return f"{float(f'{value:.3g}'):g}"
+
+
 def wait_for_answer(page, class_name):
     page.wait_for_function(
         "name => document.getElementById('verdict-class').textContent === name", arg=class_name
+    )
+
+
+def wait_for_score(page, name):
+    """Until the page goes by another score; what it shows is asked about again from then on."""
+    page.wait_for_function(
+        "title => document.getElementById('scale-title').textContent.startsWith(title)", arg=f"Score ({name})"
     )
 
 
@@ -108,6 +120,70 @@ def test_the_slider_decides_as_the_service_would(digits):
             assert limit == "inf" or note.endswith(f"{promise[1:]}.")
         assert {"known" in shown for _, shown, _, _ in found} == {True, False}
         assert "% (90 % range)" in found[0][2]
+
+
+def test_the_score_that_decides_can_be_chosen(digits):
+    port, (known, _), (unknown, _) = digits
+    with open_page(f"http://127.0.0.1:{port}/") as page:
+        page.wait_for_selector("html[data-ready]")
+        assert not page.is_visible("#score-block"), "nothing was decided yet"
+        own = page.input_value("#score")
+        names = page.evaluate("async () => (await (await fetch('v1/model')).json()).scores")
+        assert page.locator("#score option").all_inner_texts() == [
+            f"{score} (stored)" if score == own else score for score in names
+        ]
+        drop(page, ("a.png", unknown), ("b.png", known))
+        page.wait_for_function("() => document.querySelectorAll('#strip .is-waiting').length === 0")
+        for score in [*(score for score in names if score != own), own]:
+            page.select_option("#score", score)
+            wait_for_score(page, score)
+            page.wait_for_function("() => document.querySelectorAll('#strip .is-waiting').length === 0")
+            (answer,) = predict(port, unknown, query=f"?score={score}").body["answers"]
+            (other,) = predict(port, known, query=f"?score={score}").body["answers"]
+            assert text(page, "verdict-class") == answer["class"]
+            spoken = page.text_content("#spoken")
+            assert f"threshold {three_digits(answer['threshold'])}." in spoken
+            assert f"p-value {three_digits(answer['p_value'])}:" in text(page, "verdict-p")
+            assert text(page, "verdict-p") in spoken
+            count = [answer["known"], other["known"]].count(True)
+            assert f"{count} known, {2 - count} unknown" in text(page, "tally")
+
+
+def test_an_answer_that_comes_after_another_score_was_chosen_is_asked_for_again(digits):
+    port, (known, _), _ = digits
+    held = []
+    with open_page(f"http://127.0.0.1:{port}/") as page:
+        page.wait_for_selector("html[data-ready]")
+        page.route("**/v1/predict*", lambda route: route.continue_() if held else held.append(route))
+        with page.expect_request("**/v1/predict*"):
+            drop(page, ("a.png", known))
+        page.select_option("#score", "logit")
+        wait_for_score(page, "logit")
+        held[0].continue_()
+        page.wait_for_selector("#result:not([hidden])")
+        (answer,) = predict(port, known, query="?score=logit").body["answers"]
+        assert f"threshold {three_digits(answer['threshold'])}." in page.text_content("#spoken")
+        assert f"p-value {three_digits(answer['p_value'])}:" in text(page, "verdict-p")
+
+
+def test_a_chosen_score_keeps_the_rate_that_was_set(digits):
+    port, (known, name), _ = digits
+    with open_page(f"http://127.0.0.1:{port}/") as page:
+        page.wait_for_selector("html[data-ready]")
+        drop(page, ("a.png", known))
+        wait_for_answer(page, name)
+        page.focus("#rate")
+        page.keyboard.press("Home")
+        page.select_option("#score", "logit")
+        wait_for_score(page, "logit")
+        page.wait_for_selector("#result:not(.waiting)")
+        assert text(page, "rate-value") == "50 %"
+        limit = page.evaluate(
+            "async () => (await (await fetch('v1/model?score=logit')).json()).acceptance.thresholds[0][0]"
+        )
+        assert f"threshold {three_digits(limit)}." in page.text_content("#spoken")
+        page.click("#rate-reset")
+        assert text(page, "rate-value") == "95 %"
 
 
 def test_prototypes_chosen_files_and_the_camera(digits):
@@ -180,6 +256,7 @@ def test_other_models(model):
         drop(page, ("a.png", png(0)))
         wait_for_answer(page, expected["class"])
         assert page.is_visible("#rate-block") == (model.calibration is not None)
+        assert page.is_visible("#score-block") == (model.calibration is not None)
         assert page.is_visible("#no-prototypes") == (model.reference is None)
         if model.rule.threshold is not None and model.calibration is not None:
             assert text(page, "rate-value") == "own threshold"

@@ -1,4 +1,4 @@
-"""The command `pmal benchmark`, and `pmal benchmark table`."""
+"""The command `pmal benchmark`, with `pmal benchmark table` and `pmal benchmark far`."""
 
 import json
 import sys
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pmal.commands.far import far
 from pmal.commands.options import (
     AGAIN,
     DATA_HELP,
@@ -33,6 +34,7 @@ WORK = Path("runs") / "benchmark"
 FORMATS = ("markdown", "csv", "terminal")
 
 benchmark_app = typer.Typer()
+benchmark_app.command("far")(far)
 OutOption = Annotated[Path, typer.Option(help="The ledger: one JSON file per cell.")]
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch.nn.functional import interpolate
 
@@ -9,10 +10,11 @@ from pmal._runtime.progress import Advance
 from pmal._runtime.ranks import Ranks
 from pmal._runtime.session import Session
 from pmal.config import RunConfig
-from pmal.data.batches import ChosenImages, ImageBatches
+from pmal.data.loading import load_images
 from pmal.data.parts import Part
-from pmal.data.samples import evenly
-from pmal.ensemble.classifier import Classifier
+from pmal.data.samples import Samples
+from pmal.encoders.pretrained import Backbone
+from pmal.ensemble.classifier import Classifier, from_pixels
 from pmal.ensemble.embeddings import embed_images
 from pmal.ensemble.training import TrainingSet
 from pmal.errors import UsageError, unknown_name
@@ -23,13 +25,12 @@ from pmal.optimization.training import PrototypeTrainingSet
 from pmal.rejection.calibration import Calibration
 from pmal.rejection.model import OpenSetModel, Prototype, Rule
 from pmal.rejection.scores import LOGIT_SCORES, Reference
+from pmal.rejection.training_scores import training_embeddings
 from pmal.rejection.typicality import FITTED_IMAGES, fit_typicality
 
 ALONE = "neighbors"
 """What decides where `combined` has no held-out images: the best of its parts on known classes alone."""
 PICTURE_SIDE = 64
-BANK_LIMIT = 50_000
-"""Training embeddings that `neighbors` looks at, evenly spaced where there are more: a bundle stays small."""
 
 
 def build_model(
@@ -52,7 +53,7 @@ def build_model(
             both = PrototypeTrainingSet(data.images, data.labels, data.ids, prototypes)
             pictures = both.prototype_images()
             table_KTD = embed_prototypes(network, pictures, prototypes.mask)
-            bank_ND = _training_embeddings(network, data.images, advance, session.ranks)
+            bank_ND = training_embeddings(network, data.images, advance, session.ranks)
             reference = Reference(table_KTD, prototypes.mask, config.optimization.distance, bank_ND)
         if network.head.is_fitted_after:
             z_ND, logits_NK = embed_images(network, data.images, advance=advance, ranks=session.ranks)
@@ -62,15 +63,20 @@ def build_model(
         model = OpenSetModel(network, names, rule, reference, gallery, pictures, typicality=typicality)
         if held_out:
             model = replace(model, calibration=_calibrate(model, held_out, advance, session.ranks))
-    alone = replace(model, rule=replace(rule, score=ALONE))
-    if rule.score == "combined" and (
-        rule.score not in model.score_names
-        or (config.rejection.score == "auto" and alone.guarantee()[0] > model.guarantee()[0])
-    ):
-        # Its threshold rests on half of the held-out images, that of a single score on all.
+    if rule.score == "combined" and rule.score not in model.score_names:
         session.display.say(f"held-out images are too few or too alike for score combined: {ALONE} decides")
-        return alone
+        return replace(model, rule=replace(rule, score=ALONE))
     return model
+
+
+def for_images(model: OpenSetModel, backbone: Backbone, train: Samples) -> OpenSetModel:
+    """Return a model of features as one of images, with the pictures of its prototypes."""
+    pictures = None
+    if model.gallery:
+        places = {int(i): position for position, i in enumerate(train.ids)}
+        chosen = train.at(np.array([places[p.id] for ranked in model.gallery for p in ranked]))
+        pictures = load_images(chosen, size=min(backbone.image_size, PICTURE_SIDE), channels=3).images
+    return replace(model, classifier=from_pixels(model.classifier, backbone), pictures=pictures)
 
 
 def thumbnails(images_PCHW: torch.Tensor) -> torch.Tensor:
@@ -100,15 +106,6 @@ def check_score(config: RunConfig) -> None:
         raise unknown_name(f"score of method {config.method}", score, valid)
     if score == "combined" and not config.data.held_out:
         raise UsageError("rejection.score = 'combined' is measured on held-out images: raise data.held_out")
-
-
-def _training_embeddings(
-    network: Classifier, images: ImageBatches, advance: Advance, ranks: Ranks
-) -> torch.Tensor:
-    if len(images) > BANK_LIMIT:
-        images = ChosenImages(images, torch.from_numpy(evenly(len(images), BANK_LIMIT)))
-    z_ND, _ = embed_images(network, images, advance=advance, ranks=ranks)
-    return z_ND
 
 
 def _calibrate(model: OpenSetModel, held_out: Part, advance: Advance, ranks: Ranks) -> Calibration:

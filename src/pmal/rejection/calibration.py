@@ -3,7 +3,7 @@
 n held-out images.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -14,6 +14,8 @@ from pmal.rejection.thresholds import Threshold, conformal_threshold, per_class_
 
 EMBEDDINGS_LIMIT = 10_000
 """Embeddings that are kept at most: a bundle stays small."""
+FOLDS = 10
+"""Of the held-out images, each of which is compared with the other folds."""
 COMBINED = {"distance": 1.0, "neighbors": 2.0, "logit": 1.0}
 """What the combined score is made of, where a model has them, and how much each counts.
 
@@ -25,11 +27,12 @@ half of the weight for each of the two questions. Chosen on known classes alone 
 class Calibration:
     """Scores of held-out known images, by name, and what the network took each image for.
 
-    The combined score compares an image with some of them; so its own scores here are of the others alone.
+    The combined score compares an image with all of them. Its own scores here compare each image with nine
+    tenths of the others (cross-conformal), because an image that is compared with itself looks too known.
     """
 
     scores: Mapping[str, torch.Tensor]
-    """float64 (n,); that of `combined` is shorter."""
+    """float64 (n,); that of `combined` is shorter in models that were saved by version 0.1."""
     predictions: torch.Tensor
     """int64 (n,)"""
     scale: ScoreScale | None
@@ -41,15 +44,14 @@ class Calibration:
 
     @classmethod
     def fit(cls, scores: Mapping[str, torch.Tensor], predictions: torch.Tensor) -> "Calibration":
-        """From all scores of held-out images. One half of them makes the scale of the combined score."""
+        """From all scores of held-out images."""
         parts = {name: scores[name] for name in COMBINED if name in scores}
-        first, second = _halves(len(predictions))
-        usable = {name: values for name, values in parts.items() if _has_spread(values[first])}
-        if len(usable) < 2 or not len(second):
+        folds = _folds(len(predictions))
+        usable = {name: values for name, values in parts.items() if _can_scale(values, folds)}
+        if len(usable) < 2 or len(folds) < 2:
             return cls(dict(scores), predictions, None)
-        scale = ScoreScale.fit({name: values[first] for name, values in usable.items()}, COMBINED)
-        combined = combined_score({name: values[second] for name, values in usable.items()}, scale)
-        return cls({**scores, "combined": combined}, predictions, scale)
+        combined = _cross_fitted(usable, folds)
+        return cls({**scores, "combined": combined}, predictions, ScoreScale.fit(usable, COMBINED))
 
     def keeping(self, z_ND: torch.Tensor, labels_N: torch.Tensor | None) -> "Calibration":
         """The same with embeddings and labels of the images, evenly spaced ones where there are many."""
@@ -73,8 +75,8 @@ class Calibration:
 
     def _predictions(self, score: str) -> torch.Tensor:
         """Of the images that a score is there of."""
-        halved = score == "combined"
-        return self.predictions[_halves(len(self.predictions))[1]] if halved else self.predictions
+        whole = len(self.of(score)) == len(self.predictions)
+        return self.predictions if whole else self.predictions[_second_half(len(self.predictions))]
 
     def of(self, score: str) -> torch.Tensor:
         """The known scores by this name."""
@@ -83,10 +85,34 @@ class Calibration:
         return self.scores[score]
 
 
-def _halves(count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Positions of two halves, drawn once and for all: images often lie in the order of their classes."""
+def _cross_fitted(scores: Mapping[str, torch.Tensor], folds: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the combined score of each image by the scale of the images outside its fold."""
+    combined = torch.empty(sum(map(len, folds)), dtype=torch.float64)
+    for fold in folds:
+        rest = _without(fold, len(combined))
+        scale = ScoreScale.fit({name: values[rest] for name, values in scores.items()}, COMBINED)
+        combined[fold] = combined_score({name: values[fold] for name, values in scores.items()}, scale).cpu()
+    return combined
+
+
+def _folds(count: int) -> list[torch.Tensor]:
+    """Return the positions of up to ten folds, drawn once and for all: images often lie in class order."""
     order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
-    return order[: count - count // 2], order[count - count // 2 :]
+    return [order[first::FOLDS] for first in range(min(FOLDS, count))]
+
+
+def _without(fold: torch.Tensor, count: int) -> torch.Tensor:
+    return torch.ones(count, dtype=torch.bool).index_fill(0, fold, False).nonzero().flatten()
+
+
+def _second_half(count: int) -> torch.Tensor:
+    """Return which images version 0.1 kept the combined scores of: the others were its scale."""
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
+    return order[count - count // 2 :]
+
+
+def _can_scale(scores: torch.Tensor, folds: Sequence[torch.Tensor]) -> bool:
+    return all(_has_spread(scores[_without(fold, len(scores))]) for fold in folds)
 
 
 def _has_spread(scores: torch.Tensor) -> bool:

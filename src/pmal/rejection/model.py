@@ -7,6 +7,7 @@ D channels, P prototypes in all.
 import functools
 import math
 from collections.abc import Collection, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, fields, replace
 
 import torch
@@ -21,8 +22,9 @@ from pmal.ensemble.replay import Replayed
 from pmal.errors import DataError, UsageError, unknown_name
 from pmal.optimization.distances import attention_weights
 from pmal.rejection.calibration import Calibration
+from pmal.rejection.penalty import DECISION, Penalty
 from pmal.rejection.scores import LOGIT_SCORES, Reference, class_distances, unknown_scores
-from pmal.rejection.thresholds import Budget, conformal_p_values, decide, promise
+from pmal.rejection.thresholds import conformal_p_values, decide, promise
 from pmal.rejection.typicality import TYPICALITY, Typicality, always_typical, embed_with_typicality
 
 _ROWS = 1 << 16
@@ -62,7 +64,8 @@ class Answers:
     nearest: Tensor
     """Class that it was taken for before the threshold (B,)."""
     score: Tensor
-    """The unknown score that decides, float64 (B,); larger is more unknown."""
+    """The unknown score that decides, the penalty of images unlike all training images in it, float64 (B,);
+    larger is more unknown."""
     limits: Tensor
     """The threshold that each image was held against (B,)."""
     probabilities: Tensor
@@ -72,9 +75,9 @@ class Answers:
     far: Tensor
     """The typicality score, float64 (B,); larger is less like any training image."""
     far_limits: Tensor
-    """The threshold of the typicality score, the same for all images (B,)."""
+    """From where on the typicality alone makes an image unknown, usual in all else (B,)."""
     p_values: Tensor
-    """How often a known image looks at least as unknown, by both scores (B,); NaN without held-out images."""
+    """How often a known image looks at least as unknown (B,); NaN without held-out images."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,10 +118,12 @@ class OpenSetModel:
         return (*names, "combined") if scale and set(scale.quantiles) <= {*names} else tuple(names)
 
     def scores(self, z_BD: Tensor, logits_BK: Tensor, far_B: Tensor | None = None) -> dict[str, Tensor]:
-        """Every score of embedded images; the typicality among them where it is given."""
+        """Every score of embedded images; with typicality scores, these and the decision by both, too."""
         found = self._scores(z_BD, logits_BK, self.score_names)
         if self.typicality is not None and far_B is not None:
             found[TYPICALITY] = far_B
+            if self.penalty is not None:
+                found[DECISION] = found[self.deciding_score()].cpu() + self.penalty(far_B.cpu())
         return {name: score_B.cpu() for name, score_B in found.items()}
 
     @torch.no_grad()
@@ -199,27 +204,35 @@ class OpenSetModel:
                 "this model has no threshold, because no images were held out: pass one (--threshold), "
                 "or fit with more images or a larger data.held_out"
             )
-        accept = self.budget.accept_near
+        known, score = self.decisive(self.calibration), self.deciding_score()
         if rule.per_class:
-            found = self.calibration.class_thresholds(self.deciding_score(), accept, count)
+            found = known.class_thresholds(score, rule.accept, count)
         else:
-            found = (self.calibration.threshold(self.deciding_score(), accept),) * count
+            found = (known.threshold(score, rule.accept),) * count
         return torch.tensor([threshold.value for threshold in found], dtype=torch.float64)
 
-    def far_limit(self) -> float:
-        """The threshold of the typicality score; infinite where there is no second line of defense."""
-        budget = self.budget
-        if self.calibration is None or not budget.far:
-            return math.inf
-        return self.calibration.threshold(TYPICALITY, budget.accept_far).value
+    def decisive(self, calibration: Calibration) -> Calibration:
+        """The same, whose deciding score has the penalty in it."""
+        if self.penalty is None:
+            return calibration
+        name = self.rule.score
+        joint_n = calibration.of(name) + self.penalty(calibration.of(TYPICALITY))
+        return replace(calibration, scores={**calibration.scores, name: joint_n})
 
     @functools.cached_property
-    def budget(self) -> Budget:
-        """How the known images that may be rejected are shared between the two scores."""
+    def penalty(self) -> Penalty | None:
+        """What images unlike all training images add to the deciding score; None: nothing."""
         held = self.calibration.scores if self.calibration else {}
         if self.typicality is None or TYPICALITY not in held or self.rule.score not in held:
-            return Budget.alone(self.rule.accept)
-        return Budget.split(self.rule.accept, len(held[self.rule.score]), len(held[TYPICALITY]))
+            return None
+        return Penalty.fit(held[self.rule.score], held[TYPICALITY])
+
+    def far_limit(self) -> float:
+        """From where on the typicality alone makes an image unknown that is usual in all else."""
+        if self.penalty is None or self.calibration is None:
+            return math.inf
+        usual = float(self.calibration.of(self.rule.score).nanmedian())
+        return self.penalty.far_limit(float(self.limits().amax()) - usual)
 
     def guarantee(self) -> tuple[bool, str]:
         """Whether the threshold accepts what it promises, and one line about it."""
@@ -227,14 +240,13 @@ class OpenSetModel:
         if rule.threshold is not None or calibration is None:
             return False, "no guarantee: a threshold that was set, or found on a validation set"
         new = f"; {self.added} classes that were added later are not covered" if self.added else ""
-        accept = self.budget.accept_near
+        known = self.decisive(calibration)
         if rule.per_class:
-            found = calibration.class_thresholds(rule.score, accept, count)
+            found = known.class_thresholds(rule.score, rule.accept, count)
         else:
-            found = (calibration.threshold(rule.score, accept),)
-        # Both scores together keep the promise that is asked for.
-        guaranteed, note = promise([replace(threshold, accept=rule.accept) for threshold in found])
-        return guaranteed, note + (self.budget.note if guaranteed else "") + new
+            found = (known.threshold(rule.score, rule.accept),)
+        guaranteed, note = promise(found)
+        return guaranteed, note + new
 
     def attention(self, z_BD: Tensor, classes_B: Tensor) -> Tensor:
         """The share of each prototype in its class's answer, for one class per image: (B, T)."""
@@ -262,8 +274,8 @@ class OpenSetModel:
 
     @functools.cached_property
     def _typicality(self) -> Typicality | None:
-        """On the device of the network."""
-        return None if self.typicality is None else self.typicality.to(self.classifier.mean.device)
+        """On the device of the network; a copy, because a module moves in place, and others may share it."""
+        return deepcopy(self.typicality).to(self.classifier.mean.device) if self.typicality else None
 
     @functools.cached_property
     def _limits(self) -> Tensor:
@@ -305,39 +317,30 @@ class OpenSetModel:
     def _answers(
         self, z_BD: Tensor, far_B: Tensor, nearest_B: Tensor, score_B: Tensor, probabilities_BK: Tensor
     ) -> Answers:
-        nearest_B, score_B, probabilities_BK = nearest_B.cpu(), score_B.cpu(), probabilities_BK.cpu()
-        far_B, limits, far_limit = far_B.double().cpu(), self._limits, self._far_limit
-        near_B = torch.from_numpy(decide(nearest_B, score_B, limits.numpy()))
-        labels_B = torch.from_numpy(decide(near_B, far_B, far_limit))
-        far_limits_B = torch.full_like(far_B, far_limit)
-        p_values_B = self.p_values(nearest_B, score_B, far_B)
+        nearest_B, score_B, far_B = nearest_B.cpu(), score_B.cpu(), far_B.double().cpu()
+        if self.penalty is not None:
+            score_B = score_B + self.penalty(far_B)
+        limits = self._limits
         return Answers(
-            labels_B,
+            torch.from_numpy(decide(nearest_B, score_B, limits.numpy())),
             nearest_B,
             score_B,
             limits[nearest_B],
-            probabilities_BK,
+            probabilities_BK.cpu(),
             z_BD,
             far_B,
-            far_limits_B,
-            p_values_B,
+            torch.full_like(far_B, self._far_limit),
+            self.p_values(nearest_B, score_B),
         )
 
-    def p_values(self, nearest_B: Tensor, score_B: Tensor, far_B: Tensor) -> Tensor:
-        """How likely a known image is to look at least as unknown by one of the two scores, (B,).
+    def p_values(self, nearest_B: Tensor, score_B: Tensor) -> Tensor:
+        """How likely a known image is to look at least as unknown, (B,); NaN without held-out images.
 
-        Each score's share of held-out images, over its share of the budget; the smaller one counts. An image
-        is unknown where this is at most 1 - accept. NaN without held-out images.
+        An image is unknown where this is at most 1 - accept.
         """
         if self.calibration is None:
             return torch.full_like(score_B, math.nan)
-        budget = self.budget
-        near_B = _p_values(self.known_scores, score_B, nearest_B) / budget.near_share
-        if not budget.far:
-            return near_B.clamp(max=1.0)
-        known_N = self.calibration.scores[TYPICALITY]
-        far_B = torch.from_numpy(conformal_p_values(known_N, far_B)) / budget.far_share
-        return torch.minimum(near_B, far_B).clamp(max=1.0)
+        return _p_values(self.known_scores, score_B, nearest_B)
 
     @functools.cached_property
     def known_scores(self) -> list[Tensor]:
@@ -347,10 +350,10 @@ class OpenSetModel:
         """
         if self.calibration is None:
             return []
-        score, accept = self.deciding_score(), self.budget.accept_near
+        known, score = self.decisive(self.calibration), self.deciding_score()
         if not self.rule.per_class:
-            return [self.calibration.of(score)]
-        return self.calibration.by_class(score, accept, len(self.class_names))
+            return [known.of(score)]
+        return known.by_class(score, self.rule.accept, len(self.class_names))
 
     def _check_images(self, images: Tensor) -> None:
         spec = self.classifier.spec

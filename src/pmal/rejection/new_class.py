@@ -24,10 +24,11 @@ from pmal.data.samples import evenly
 from pmal.errors import DataError, UsageError
 from pmal.mining import PrototypeSet, mine
 from pmal.mining.quality import exponent
-from pmal.rejection.building import BANK_LIMIT, thumbnails
+from pmal.rejection.building import thumbnails
 from pmal.rejection.calibration import Calibration
 from pmal.rejection.model import ADDED_SCORES, OpenSetModel, Prototype, Rule
 from pmal.rejection.scores import NEIGHBORS, Reference, class_distances
+from pmal.rejection.training_scores import BANK_LIMIT
 from pmal.rejection.typicality import TYPICALITY
 
 _PROBED = 1000
@@ -182,7 +183,7 @@ def _calibrate(calibration: Calibration | None, kept: Sequence[str]) -> Calibrat
 
 
 def _is_typical(model: OpenSetModel, far_N: Tensor | None) -> bool:
-    """Whether the second line of defense would let the new class pass."""
+    """Whether the new class looks enough like the training images not to be rejected for it."""
     return far_N is None or float((far_N <= model.far_limit()).double().mean()) > 1 - ATYPICAL
 
 
@@ -201,7 +202,7 @@ def describe_rule(model: OpenSetModel) -> str:
     rule, scale = model.rule, model.calibration.scale if model.calibration else None
     parts = f" of {', '.join(scale.quantiles)}" if scale and rule.score == "combined" else ""
     threshold = "" if rule.threshold is None else f" above {rule.threshold:g}"
-    return rule.score + parts + threshold + (f", or {TYPICALITY}" if model.budget.far else "")
+    return rule.score + parts + threshold + (f", with {TYPICALITY}" if model.penalty else "")
 
 
 def _added_logits(model: OpenSetModel, z_ND: Tensor, logits_NK: Tensor) -> Tensor:

@@ -80,77 +80,6 @@ class Threshold:
         return f"no guarantee: too many of the {self.samples} known scores are NaN or infinite"
 
 
-FAR_SHARE = 0.3
-"""Of the known images that may be rejected, how many the typicality score may reject."""
-
-
-MOST_LOST = 0.4
-"""Of the held-out images that the near score may reject, how many it may lose to the typicality score."""
-
-
-@dataclass(frozen=True)
-class Budget:
-    """Known images that may be rejected, as shares of all known images: by the near score, by the far one.
-
-    An image is rejected where one of the two rejects it, so the two shares add up to what is rejected at the
-    most, whatever the scores have to do with each other.
-    """
-
-    near: float
-    far: float
-    asked: float
-    """What may be rejected in all: 1 - accept."""
-
-    @classmethod
-    def alone(cls, accept: float) -> "Budget":
-        """All of it for the near score."""
-        return cls(_rounded(1 - accept), 0.0, _rounded(1 - accept))
-
-    @classmethod
-    def split(cls, accept: float, near_samples: int, far_samples: int) -> "Budget":
-        """A part for the far score, where held-out images are many enough to be shared.
-
-        Few of them tell shares apart by whole images only: of 43, a threshold for 95 % rejects 2 and one for
-        96.5 % rejects 1. Where the near score would lose more than MOST_LOST of them, it has all, and the far
-        score rejects what is beyond all held-out images on top of that.
-
-        >>> Budget.split(0.95, near_samples=500, far_samples=1000)
-        Budget(near=0.035, far=0.015, asked=0.05)
-        >>> Budget.split(0.95, near_samples=43, far_samples=99)
-        Budget(near=0.05, far=0.01, asked=0.05)
-        """
-        asked, smallest = _rounded(1 - accept), math.ceil(1e12 / (far_samples + 1)) / 1e12
-        far = max(_rounded(FAR_SHARE * asked), smallest)
-        near = _rounded(asked - far)
-        whole, left = (math.floor(_rounded(share * (near_samples + 1))) for share in (asked, near))
-        enough = left > 0 and left >= (1 - MOST_LOST) * whole
-        return cls(near, far, asked) if enough else cls(asked, smallest, asked)
-
-    @property
-    def accept_near(self) -> float:
-        return _rounded(1 - self.near)
-
-    @property
-    def accept_far(self) -> float:
-        return _rounded(1 - self.far)
-
-    @property
-    def near_share(self) -> float:
-        return self.near / self.asked
-
-    @property
-    def far_share(self) -> float:
-        return self.far / self.asked
-
-    @property
-    def note(self) -> str:
-        """Return what is rejected beyond what was asked for, in words; empty where nothing is."""
-        if self.near + self.far <= self.asked + 1e-9:
-            return ""
-        share = f"at most {100 * self.far:.1f} % of known ones"
-        return f"; what is unlike all held-out images is rejected, too, {share}"
-
-
 def conformal_p_values(known_scores: "Values", scores: "Values") -> Floats:
     """Return how likely a known sample is to look at least as unknown: (1 + #{known >= score}) / (n + 1).
 
@@ -355,11 +284,6 @@ def _calibrate(scores_N: Floats, accept: float) -> Threshold:
     rank = _rank(samples, accept)
     value = float(np.partition(scores_N, rank - 1)[rank - 1]) if rank <= samples else math.inf
     return Threshold(value, float(accept), samples, guaranteed=value < math.inf)
-
-
-def _rounded(share: float) -> float:
-    """Without what subtraction in floating point leaves behind: 1 - 0.95 is 0.05."""
-    return round(share, 12)
 
 
 def _rank(samples: int, accept: float) -> int:

@@ -1,10 +1,11 @@
 """The second line of defense: does an image look like the training images at all?
 
-For every observed layer, the Mahalanobis distance of its channel statistics to those of the training images,
-whatever their classes. It needs no training and no second pass. Noise, flat or inverted images, and images of
-another kind are rejected by it, though they may lie in a known direction of the embedding.
+The Mahalanobis distance of the channel statistics of all observed layers to those of the training images,
+whatever their classes, in the directions of each layer in which training images differ most. It needs no
+training and no second pass. Noise, flat or inverted images, and images of another kind are told apart by it,
+though they may lie in a known direction of the embedding.
 
-N training images, B images, F statistics of a layer.
+N training images, B images, F statistics of a layer, R of its directions, M directions of all layers.
 """
 
 import math
@@ -26,43 +27,36 @@ from pmal.errors import DataError
 TYPICALITY = "typicality"
 FITTED_IMAGES = 5000
 """Training images that the statistics are fitted to, evenly spaced where there are more."""
+DIRECTIONS = 32
+"""Of a layer, at most: the others hold little but the noise of single images."""
 _SMALLEST = 1e-12
 """Share of a layer's mean variance below which a direction counts as constant."""
 
 
 class Typicality(nn.Module):
-    """Where the statistics of the training images lie, layer by layer."""
+    """Where the statistics of the training images lie, and how they vary together."""
 
-    def __init__(self, layers: Mapping[str, tuple[Tensor, Tensor]]) -> None:
-        """layers: by name the mean (F,) and the whitening matrix (F, F), float32."""
+    def __init__(self, layers: Mapping[str, tuple[Tensor, Tensor]], whitening_MM: Tensor) -> None:
+        """layers: by name the mean (F,) and the directions (F, R), float32, as is the last argument."""
         super().__init__()
         self.names = tuple(layers)
-        for i, (mean_F, whitening_FF) in enumerate(layers.values()):
+        for i, (mean_F, directions_FR) in enumerate(layers.values()):
             self.register_buffer(f"mean_{i}", mean_F)
-            self.register_buffer(f"whitening_{i}", whitening_FF)
+            self.register_buffer(f"directions_{i}", directions_FR)
+        self.register_buffer("whitening", whitening_MM)
 
     def forward(self, statistics: Mapping[str, Tensor]) -> Tensor:
-        """Return the typicality score, float64 (B,): the sum over layers of log(1 + distance).
+        """Return the typicality score, float64 (B,): the length of the whitened differences to the means.
 
-        Larger is less typical. The logarithm keeps one layer from outvoting all others.
+        Larger is less typical.
         """
         parts = [
-            torch.log1p(self._distance(i, statistics[name]).double()) for i, name in enumerate(self.names)
+            (statistics[name] - self.get_buffer(f"mean_{i}")) @ self.get_buffer(f"directions_{i}")
+            for i, name in enumerate(self.names)
         ]
-        total_B = torch.stack(parts).sum(dim=0)
+        whitened_BM = (torch.cat(parts, dim=1) @ self.get_buffer("whitening")).double()
+        total_B: Tensor = torch.linalg.vector_norm(whitened_BM, dim=1)
         return total_B.masked_fill(total_B.isnan(), math.inf)
-
-    def layers(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """Return what it was made of."""
-        return {name: self._layer(i) for i, name in enumerate(self.names)}
-
-    def _distance(self, i: int, statistics_BF: Tensor) -> Tensor:
-        mean_F, whitening_FF = self._layer(i)
-        distance_B: Tensor = torch.linalg.vector_norm((statistics_BF - mean_F) @ whitening_FF, dim=1)
-        return distance_B
-
-    def _layer(self, i: int) -> tuple[Tensor, Tensor]:
-        return self.get_buffer(f"mean_{i}"), self.get_buffer(f"whitening_{i}")
 
 
 def fit_typicality(
@@ -83,15 +77,29 @@ def fit_typicality(
         _, _, found = network.embed_observed(batch)
         return tuple(found[name] for name in names)
 
-    layers = embed_images(network, images, advance=advance, ranks=ranks, embed=observe)
-    fitted = {name: fit_layer(x_NF.numpy()) for name, x_NF in zip(names, layers, strict=True)}
-    return Typicality(fitted).to(network.mean.device)
+    found = embed_images(network, images, advance=advance, ranks=ranks, embed=observe)
+    statistics = {name: x_NF.numpy() for name, x_NF in zip(names, found, strict=True)}
+    return typicality_of(statistics).to(network.mean.device)
 
 
-def fit_layer(statistics_NF: NDArray[np.float32]) -> tuple[Tensor, Tensor]:
-    """Return the mean and the matrix that whitens differences to it, by Ledoit and Wolf's shrunk covariance.
+def typicality_of(statistics: Mapping[str, NDArray[np.float32]]) -> Typicality:
+    """Return the typicality by the statistics of training images, (N, F) by layer."""
+    layers = {name: principal_directions(x_NF, DIRECTIONS) for name, x_NF in statistics.items()}
+    parts = [
+        (statistics[name] - mean_F.numpy()) @ directions_FR.numpy()
+        for name, (mean_F, directions_FR) in layers.items()
+    ]
+    _, whitening_MM = principal_directions(np.concatenate(parts, axis=1))
+    return Typicality(layers, whitening_MM)
 
-    The length of a whitened difference is its Mahalanobis distance.
+
+def principal_directions(
+    statistics_NF: NDArray[np.float32], most: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return the mean, and the directions in which samples differ most, scaled to a variance of one.
+
+    By Ledoit and Wolf's shrunk covariance. With all directions, the length of a difference to the mean in
+    them is its Mahalanobis distance.
     """
     from sklearn.covariance import ledoit_wolf  # takes long to import
 
@@ -99,11 +107,12 @@ def fit_layer(statistics_NF: NDArray[np.float32]) -> tuple[Tensor, Tensor]:
     if not np.isfinite(x_NF).all():
         raise DataError("the layers' statistics of training images are not finite: lower the learning rate")
     covariance_FF = ledoit_wolf(x_NF)[0] if len(x_NF) > 1 else np.zeros((x_NF.shape[1],) * 2)
-    values_F, vectors_FF = np.linalg.eigh(covariance_FF)
+    values_F, vectors_FF = np.linalg.eigh(covariance_FF)  # in rising order
     # Constant statistics, as of a single image, would divide by zero: any change of them counts as large.
     floor = max(_SMALLEST * values_F.mean(), np.finfo(np.float32).tiny ** 0.5)
-    whitening_FF = vectors_FF / np.sqrt(values_F.clip(min=floor))
-    return torch.from_numpy(x_NF.mean(axis=0)).float(), torch.from_numpy(whitening_FF).float()
+    directions_FF = vectors_FF / np.sqrt(values_F.clip(min=floor))
+    kept = directions_FF if most is None else directions_FF[:, -most:]
+    return torch.from_numpy(x_NF.mean(axis=0)).float(), torch.from_numpy(kept.copy()).float()
 
 
 def embed_with_typicality(

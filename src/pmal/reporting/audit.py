@@ -15,11 +15,11 @@ from pmal._runtime.session import Session
 from pmal._runtime.tensors import has_tensors
 from pmal._runtime.text import plain_cell
 from pmal.config import RunConfig
-from pmal.data.parts import open_part
 from pmal.data.samples import Samples
 from pmal.data.task import open_task
 from pmal.ensemble.classifiers import load_classifiers
 from pmal.ensemble.embeddings import EmbeddedSet, embed_training_set, stored_embeddings
+from pmal.ensemble.inputs import run_inputs
 from pmal.ensemble.training import training_set
 from pmal.errors import UsageError
 from pmal.geometry import centered_logits
@@ -68,7 +68,7 @@ def audit_run(run: Path, out: Path, session: Session) -> Audit:
     folder, count = run / "classifiers", config.classifiers
     [first, *_] = load_classifiers(folder, count, task.class_names, session)
     make_folder(out)
-    train = open_part("train", task.train, first.spec.image_shape, session)
+    train = run_inputs(config, first.spec.image_shape, run, session).open("train", task.train, session)
     classifiers = load_classifiers(
         folder, count, task.class_names, session, training_set(train, session).digest
     )

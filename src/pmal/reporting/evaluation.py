@@ -1,7 +1,7 @@
 """From a model and test images to the figures of a run, each with its interval."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,70 +11,119 @@ from pmal._runtime.files import read_json
 from pmal._runtime.progress import Display
 from pmal._runtime.ranks import ALONE, Ranks
 from pmal.data.parts import Part
-from pmal.data.samples import Samples
+from pmal.data.samples import evenly
 from pmal.data.task import Task
 from pmal.ensemble.classifier import Classifier
 from pmal.ensemble.embeddings import embed_images
 from pmal.errors import DataError
-from pmal.rejection.model import Answers, OpenSetModel
-from pmal.rejection.scores import unknown_scores
+from pmal.rejection.model import Answers, OpenSetModel, Rule
+from pmal.rejection.training_scores import (
+    BANK_LIMIT,
+    TrainingScores,
+    all_scores,
+    is_scored,
+    kept_embeddings,
+    training_embeddings,
+)
+from pmal.rejection.typicality import fit_typicality
 from pmal.reporting.metrics import accuracy_interval, expected_calibration_error, macro_f1, open_set_metrics
 
 Scores = Mapping[str, torch.Tensor]
 Embedded = tuple[torch.Tensor, ...]
-"""z_ND and logits_NK; of a finished model, its typicality scores, too."""
+"""z_ND, logits_NK and typicality scores."""
 
 
-def check_unchanged(run: Path, task: Task, class_names: tuple[str, ...]) -> Samples:
-    """The test images. Refused where the data changed such that images the run learned may be among them."""
+def check_unchanged(run: Path, task: Task, class_names: tuple[str, ...]) -> Task:
+    """Return what is measured of a task: test images, and as many training images as scores compare with.
+
+    Refused where the data changed such that images the run learned may be among the test images.
+    """
     if task.class_names != class_names or task.test is None:
         raise DataError(f"{run}: trained on other classes than the data hold now: fit a new run")
     manifest = run / "manifest.json"
     before = read_json(manifest).get("images") if manifest.is_file() else None
     if before and before != task.drawn():
         raise DataError(f"{run}: trained on other images than the data hold now: fit a new run")
-    return task.test
+    return replace(task, train=task.train.at(evenly(len(task.train), BANK_LIMIT)), held_out=None)
 
 
 def measure_model(
     model: OpenSetModel,
     softmax: Classifier | None,
-    test: Part,
-    unknown: Part | None,
+    parts: Mapping[str, Part],
     display: Display,
     ranks: Ranks = ALONE,
 ) -> dict[str, Any]:
-    """Figures of the model, with those of the plain classifier beside them under `softmax`."""
-    parts = [test.images] + ([unknown.images] if unknown else [])
-    ways = [(model.classifier, model.embed_batch)] + ([(softmax, softmax.embed)] if softmax else [])
-    labels_N = test.labels(torch.device("cpu"))
-    with display.stage("evaluation", sum(map(len, parts)) * len(ways), "images") as advance:
+    """Figures of the model, with those of the plain classifier beside them under `softmax`.
+
+    parts: `test`, and `unknown` and `train` where there are any. Without the last there are no scores that
+    compare with training images but those of the model.
+    """
+    shown = [parts[name].images for name in ("test", "unknown") if name in parts]
+    train = parts.get("train") if "unknown" in parts else None
+    models = [model, *([_plain_model(softmax, train, ranks)] if softmax else [])]
+    banks = [None if train is None else _bank(one, train, display, ranks) for one in models]
+    with display.stage("evaluation", sum(map(len, shown)) * len(models), "images") as advance:
         # Part by part: the processes that decode a streamed one are started once for both networks.
         found = [
-            [embed_images(one, images, advance=advance, ranks=ranks, embed=embed) for one, embed in ways]
-            for images in parts
+            [
+                embed_images(one.classifier, images, advance=advance, ranks=ranks, embed=one.embed_batch)
+                for one in models
+            ]
+            for images in shown
         ]
-        embedded, *plain = [list(of_network) for of_network in zip(*found, strict=True)]
-        figures = ranks.by_first(lambda: _model_figures(model, labels_N, embedded))
-        if plain:
-            figures["softmax"] = ranks.by_first(lambda: _softmax_figures(labels_N, plain[0]))
+    labels_N = parts["test"].labels(torch.device("cpu"))
+
+    def figures_of(i: int) -> dict[str, Any]:
+        training = _training_scores(models[i], banks[i], train)
+        return _model_figures(models[i], training, labels_N, [by_model[i] for by_model in found])
+
+    figures = ranks.by_first(lambda: figures_of(0))
+    if softmax:
+        plain = ranks.by_first(lambda: figures_of(1))
+        figures["softmax"] = {name: plain[name] for name in ("accuracy", "scores")}
     return figures
 
 
-def _model_figures(model: OpenSetModel, labels_N: torch.Tensor, embedded: list[Embedded]) -> dict[str, Any]:
+def _plain_model(softmax: Classifier, train: Part | None, ranks: Ranks) -> OpenSetModel:
+    """The first classifier as a model of its own, so that it has every score that the other one has."""
+    typicality = fit_typicality(softmax, train.images, ranks=ranks) if train else None
+    return OpenSetModel(softmax, softmax.spec.class_names, Rule("logit"), typicality=typicality)
+
+
+def _bank(model: OpenSetModel, train: Part, display: Display, ranks: Ranks) -> torch.Tensor | None:
+    """Embeddings of training images, where the model is scored by them."""
+    if not is_scored(model.classifier):
+        return None
+    kept_ND = kept_embeddings(model.reference, len(train.samples))
+    if kept_ND is not None:
+        return kept_ND
+    total = min(len(train.samples), BANK_LIMIT)
+    with display.stage("embedding training images", total, "images") as advance:
+        return training_embeddings(model.classifier, train.images, advance, ranks)
+
+
+def _training_scores(
+    model: OpenSetModel, bank_ND: torch.Tensor | None, train: Part | None
+) -> TrainingScores | None:
+    if bank_ND is None or train is None:
+        return None
+    return TrainingScores.fit(bank_ND, train.labels(torch.device("cpu")), model.classifier.head)
+
+
+def _model_figures(
+    model: OpenSetModel,
+    training: TrainingScores | None,
+    labels_N: torch.Tensor,
+    embedded: list[Embedded],
+) -> dict[str, Any]:
     """Of the embedded test images, and of unknown ones where there are any."""
-    known, *unknown = [model.scores(*one) for one in embedded]
+    known, *unknown = [all_scores(model, training, *one) for one in embedded]
     figures = evaluate(embedded[0][1], labels_N, known, unknown[0] if unknown else None)
     if model.calibration:
         answers = [model.answer_embedded(*one) for one in embedded]
         figures["decision"] = _decisions(model, labels_N, answers[0], answers[1] if unknown else None)
     return figures
-
-
-def _softmax_figures(labels_N: torch.Tensor, embedded: list[Embedded]) -> dict[str, Any]:
-    known, *unknown = [unknown_scores(z_ND, logits_NK) for z_ND, logits_NK in embedded]
-    found = evaluate(embedded[0][1], labels_N, known, unknown[0] if unknown else None)
-    return {name: found[name] for name in ("accuracy", "scores")}
 
 
 def evaluate(

@@ -16,7 +16,10 @@ from typing import Any, ClassVar
 from pmal.errors import UsageError
 from pmal.reporting.report_pictures import Sheet
 
-SCRIPTS = ("core.js", "plots.js", "dots.js", "robustness.js", "scatter.js", "start.js")
+SCRIPTS = (
+    *("core.js", "plots.js", "histogram.js", "dots.js", "robustness.js"),
+    *("scatter.js", "scatter_keys.js", "start.js"),
+)
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,22 @@ class Table:
 
 
 @dataclass(frozen=True)
+class Still:
+    """A histogram with its threshold, for browsers that run no script."""
+
+    known: str
+    """Path of the bars, 100 wide and 40 high."""
+    unknown: str
+    threshold: float | None
+    """0 to 100."""
+    ends: tuple[str, str]
+    """What stands below the ends of the axis."""
+    title: str
+    lines: Sequence[str]
+    """What the picture says, in words."""
+
+
+@dataclass(frozen=True)
 class Figure:
     """Drawn in the browser by the function `draw` from its data."""
 
@@ -74,6 +93,7 @@ class Figure:
     """For those who do not see it."""
     caption: str = ""
     title: str = ""
+    still: Still | None = None
 
 
 @dataclass(frozen=True)
@@ -129,6 +149,16 @@ class Stat:
 
 
 @dataclass(frozen=True)
+class Verdict:
+    """What the figures mean, above all others."""
+
+    grade: str
+    """One word, by which it is marked."""
+    finding: str
+    advice: str
+
+
+@dataclass(frozen=True)
 class Page:
     """Everything that is rendered."""
 
@@ -139,6 +169,7 @@ class Page:
     sections: Sequence[Section]
     sheets: Sequence[Sheet] = field(default_factory=tuple)
     foot: str = ""
+    verdict: Verdict | None = None
 
 
 def render_page(page: Page) -> str:

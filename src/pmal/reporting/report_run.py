@@ -52,6 +52,18 @@ class Answered:
 
 
 @dataclass(frozen=True, eq=False)
+class Decided:
+    """What the stored thresholds do with the test images, each (N + M,)."""
+
+    answer: Ints
+    """Class of each, -1 for unknown."""
+    p_values: Floats
+    """NaN without held-out images."""
+    typical: Bools
+    """Enough like the training images not to be unknown for that alone."""
+
+
+@dataclass(frozen=True, eq=False)
 class Measured:
     """The test images and what the model, and the plain softmax before it, say about them."""
 
@@ -59,8 +71,8 @@ class Measured:
     unknown: Samples | None
     model: Answered
     softmax: Answered | None
-    answer: Ints | None
-    """Class of each, -1 for unknown; None without a threshold."""
+    decided: Decided | None
+    """None without a threshold."""
     score: str
     """The score that decides."""
     thresholds: Mapping[str, float]
@@ -68,9 +80,24 @@ class Measured:
     """Known and unknown test images that there are."""
 
     @property
+    def answer(self) -> Ints | None:
+        """Class of each, -1 for unknown; None without a threshold."""
+        return self.decided.answer if self.decided else None
+
+    @property
     def correct(self) -> Bools:
         correct_N: Bools = self.model.nearest[: len(self.known)] == self.known.labels
         return correct_N
+
+    @property
+    def sampled(self) -> str:
+        """A sentence about how many test images this is drawn from; empty where it is all of them."""
+        used = (len(self.known), 0 if self.unknown is None else len(self.unknown))
+        if used == self.all_images:
+            return ""
+        text = " and ".join(f"{n:,} of {total:,}" for n, total in zip(used, self.all_images, strict=True))
+        text = f" Drawn from {text} known and unknown test images, evenly spaced;"
+        return f"{text} the table of results is of all."
 
     def split(self, scores: Floats) -> tuple[Floats, Floats | None]:
         """Of the known images, and of the unknown ones."""

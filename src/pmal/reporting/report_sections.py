@@ -1,4 +1,4 @@
-"""The chapters of a run's report that are made of numbers: results, scores, classes."""
+"""The chapters of a run's report that are made of numbers: results and classes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,26 +7,11 @@ import numpy as np
 
 from pmal.methods import METHODS
 from pmal.reporting.metrics import auroc
-from pmal.reporting.report_data import confusion, open_set_curve, score_histogram
+from pmal.reporting.report_data import confusion
 from pmal.reporting.report_data_mining import shown_classes
-from pmal.reporting.report_page import Block, Cell, Figure, Section, Stat, Table
-from pmal.reporting.report_run import CLASSES, Answered, Measured, Mined, RunFacts
+from pmal.reporting.report_page import Block, Cell, Section, Stat, Table
+from pmal.reporting.report_run import CLASSES, Measured, Mined, RunFacts
 
-SCORES = {
-    "probability": "One minus the largest softmax probability (the paper's PR).",
-    "logit": "Minus the largest logit.",
-    "energy": "Minus the log of the summed exponentials of the logits.",
-    "distance": "Distance to the prototypes of the nearest class (the paper's DR).",
-    "neighbors": "Cosine distance to the fifth nearest training image.",
-    "openmax": "The share that OpenMax gives to an unknown class.",
-    "placeholder": "The largest logit of a placeholder for what is unknown, minus that of a known class.",
-    "cgdl": "The larger of reconstruction and latent, each on the scale of the training images.",
-    "reconstruction": "How badly the image is reconstructed from its embedding.",
-    "latent": "Distance to the latent Gaussian of the class that fits best.",
-    "density": "Minus the log density of the embedding.",
-    "combined": "The mean surprise of several scores, each against held-out known images.",
-    "typicality": "How unlike all training images it is to the layers of the network, whatever its class.",
-}
 MOST_UNKNOWN_ROWS = 12
 
 
@@ -109,23 +94,6 @@ def results_section(facts: RunFacts) -> Section | None:
     return Section("results", "Results", lead, [Table("Results", head, rows, note=_result_note(facts))])
 
 
-def scores_section(tested: Measured, facts: RunFacts) -> Section:
-    """Histograms of every score with its threshold, ROC and the OSCR curve."""
-    names = list(tested.model.scores)
-    data = {
-        "chosen": names.index(tested.score),
-        "scores": [_score_data(name, tested, facts) for name in names],
-    }
-    lead = "Every score says how unknown an image looks. An image above the threshold is called unknown;"
-    lead += " the threshold was set on held-out images of the known classes, without any unknown ones."
-    if tested.unknown is None:
-        lead += " There were no unknown test images."
-    caption = "Heights follow the square root of the share, so that tails stay visible."
-    caption += _sampled(tested)
-    label = "For each score: a histogram of known and unknown test images, the ROC and the OSCR curve"
-    return Section("scores", "Scores", lead, [Figure("score-plots", "scores", data, label, caption)])
-
-
 def classes_section(tested: Measured, mined: Mined | None, facts: RunFacts) -> Section:
     """What each class is taken for, and figures of each class."""
     lead = "Rows are what an image is, columns what the model says; shares are of the row."
@@ -183,7 +151,7 @@ def class_table(tested: Measured, mined: Mined | None, facts: RunFacts) -> Table
             row.append(Cell(f"{np.median(r):.2f}" if len(r) else "-", number=True))
         rows.append(row)
     head = [Cell(text, number=i > 0) for i, text in enumerate(heads)]
-    return Table("Figures of each class", head, rows, note=_sampled(tested).strip())
+    return Table("Figures of each class", head, rows, note=tested.sampled.strip())
 
 
 def _estimate(estimate: Mapping[str, float], floor: float, mark: str = "") -> Cell:
@@ -215,42 +183,6 @@ def _result_note(facts: RunFacts) -> str:
     return text + f". {decision['note'][:1].upper()}{decision['note'][1:]}."
 
 
-def _score_data(name: str, tested: Measured, facts: RunFacts) -> dict[str, Any]:
-    known_N, unknown_M = tested.split(tested.model.scores[name])
-    about = SCORES.get(name, "")
-    if name == tested.score:
-        about += " This score decides in this model."
-    data: dict[str, Any] = {
-        "name": name,
-        "title": facts.method,
-        "about": about,
-        "histogram": score_histogram(known_N, unknown_M, tested.thresholds.get(name)),
-    }
-    if unknown_M is not None:
-        data["curve"] = open_set_curve(tested.correct, known_N, unknown_M)
-        data["figures"] = _areas((facts.metrics or {}).get("scores", {}), name)
-        if tested.softmax is not None:
-            data["beside"] = _softmax_beside(name, tested, tested.softmax, facts)
-    return data
-
-
-def _softmax_beside(name: str, tested: Measured, softmax: Answered, facts: RunFacts) -> dict[str, Any]:
-    """The softmax of the same run by the same score; where it has none such, by its probability."""
-    own = name if name in softmax.scores else "probability"
-    known_N, unknown_M = tested.split(softmax.scores[own])
-    correct_N = softmax.nearest[: len(tested.known)] == tested.known.labels
-    scores = (facts.metrics or {}).get("softmax", {}).get("scores", {})
-    return {
-        "name": "softmax" if own == name else f"softmax, {own}",
-        "curve": open_set_curve(correct_N, known_N, np.asarray(unknown_M)),
-        "figures": _areas(scores, own),
-    }
-
-
-def _areas(scores: Mapping[str, Any], name: str) -> dict[str, float | None]:
-    return {key: scores[name][key]["value"] if name in scores else None for key in ("auroc", "oscr")}
-
-
 def _truth_rows(tested: Measured, facts: RunFacts, classes: Sequence[int]) -> tuple[list[str], Any]:
     """Names of the rows, and the row of each test image (-1: not shown)."""
     row_of = {k: row for row, k in enumerate(classes)}
@@ -272,11 +204,3 @@ def _confusion_cell(count: int, total: int, right: bool, unknown: bool) -> Cell:
         shade=share if count else None,
         mark=mark.strip() if count or unknown else "",
     )
-
-
-def _sampled(tested: Measured) -> str:
-    used = (len(tested.known), 0 if tested.unknown is None else len(tested.unknown))
-    if used == tested.all_images:
-        return ""
-    text = " and ".join(f"{n:,} of {total:,}" for n, total in zip(used, tested.all_images, strict=True))
-    return f" Drawn from {text} known and unknown test images, evenly spaced; the table of results is of all."

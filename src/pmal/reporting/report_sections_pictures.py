@@ -4,7 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from pmal.data.samples import UNKNOWN_NAME, evenly
+from pmal.data.samples import evenly
+from pmal.reporting.report_answers import answer_name, figures, file_name, truth_name
 from pmal.reporting.report_data import Floats, Ints, rounded
 from pmal.reporting.report_data_embedding import layouts
 from pmal.reporting.report_data_mining import least_robust, robustness_figure, shown_classes
@@ -48,11 +49,11 @@ def embedding_section(
         for title, xy in zip(titles, flat, strict=True)
     ]
     lead = "Test images as the network sees them, drawn in two dimensions: images it finds alike lie close"
-    lead += " together. Known classes are colored, unknown images gray"
+    lead += " together. Known classes are colored, unknown images are gray crosses"
     lead += ", prototypes are stars." if mined else "."
-    caption = (
-        f"{method} of {len(chosen):,} test images. Hover or tap for the picture; the legend hides and shows."
-    )
+    caption = f"{method} of {len(chosen):,} test images. Hover or tap for the picture; the legend hides and"
+    caption += " shows. By keyboard: Tab to a point, then the arrow keys go to the nearest one on that side,"
+    caption += " Page Up and Page Down through all."
     if method == "PCA":
         caption += " With openTSNE installed (pip install 'pmal[report]') neighborhoods show more clearly."
     figure = Figure("embedding-plot", "scatter", data, data["label_text"], caption)
@@ -155,17 +156,10 @@ def _point_data(
 
 
 def _about(tested: Measured, i: int, facts: RunFacts) -> list[str]:
-    known, unknown, n = tested.known, tested.unknown, len(tested.known)
-    name = facts.class_names[known.labels[i]] if i < n else ""
-    if i >= n and unknown is not None:
-        name = f"{UNKNOWN_NAME}: {facts.unknown_names[int(unknown.labels[i - n])]}"
-    file = known.name(i) if i < n else unknown.name(i - n) if unknown is not None else ""
-    taken = facts.class_names[tested.model.nearest[i]]
-    answer = f"nearest class: {taken}"
-    if tested.answer is not None:
-        answer = f"answer: {taken if tested.answer[i] >= 0 else UNKNOWN_NAME}"
-        answer += f", {tested.score} {float(tested.model.scores[tested.score][i]):.3g}"
-    return [name, answer, short_name(file)]
+    answer = f"nearest class: {answer_name(tested, i, facts)}"
+    if tested.decided is not None:
+        answer = f"answer: {', '.join([answer_name(tested, i, facts), *figures(tested, i)])}"
+    return [truth_name(tested, i, facts), answer, file_name(tested, i)]
 
 
 def _about_prototype(mined: Mined, p: int, facts: RunFacts) -> list[str]:

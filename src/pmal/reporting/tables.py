@@ -40,6 +40,9 @@ def run_table(metrics: Mapping[str, Any]) -> str:
         second = about.get("optimization", {})
         start = "from there" if second.get("init", "warm") == "warm" else "from new weights"
         note += f"{about['method']}: {second.get('epochs') or epochs} more {start}"
+        if "passes" in about:  # not in runs of earlier versions
+            note += f"\ncost in passes of every training image: {about['method']} {about['passes']:.0f}, "
+            note += f"softmax {epochs}"
     return "\n".join([*head, "", table, note, *_decision(metrics)])
 
 

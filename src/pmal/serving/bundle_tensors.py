@@ -152,7 +152,7 @@ def _calibration(
         raise DataError(f"{path}: predictions of a class that {RECORD} does not list")
     scores = {name.removeprefix(_SCORE): t for name, t in tensors.items() if name.startswith(_SCORE)}
     for name, values in scores.items():
-        # The combined score is of those images alone that its scale was not made of.
+        # In version 0.1 the combined score was of those images alone that its scale was not made of.
         half = name == "combined" and values.numel() != held_out
         _check(path, f"{_SCORE}{name}", values, (torch.float64,), (held_out // 2 if half else held_out,))
     return Calibration(scores, predictions, record.scale)
@@ -164,19 +164,19 @@ def _typicality(
     path = folder / LAYERS
     if names != network.observer.names:
         raise DataError(f"{folder / RECORD}: its layers are not those of its network: save it again")
-    _check_names(
-        tensors, {f"{kind}_{i}" for kind in ("mean", "whitening") for i in range(len(names))}, set(), path
-    )
-    layers = {}
+    kinds = {f"{kind}_{i}" for kind in ("mean", "directions") for i in range(len(names))}
+    _check_names(tensors, kinds | {"whitening"}, set(), path)
+    layers, total = {}, 0
     for i, name in enumerate(names):
-        mean_F, whitening_FF = tensors[f"mean_{i}"], tensors[f"whitening_{i}"]
-        width = mean_F.numel()
+        mean_F, directions_FR = tensors[f"mean_{i}"], tensors[f"directions_{i}"]
+        width, count = mean_F.numel(), _length(directions_FR, 1)
         _check(path, f"mean_{i}", mean_F, (torch.float32,), (width,))
-        _check(path, f"whitening_{i}", whitening_FF, (torch.float32,), (width, width))
-        if not mean_F.isfinite().all() or not whitening_FF.isfinite().all():
-            raise DataError(f"{path}: NaN or infinite values among the statistics")
-        layers[name] = mean_F, whitening_FF
-    return Typicality(layers)
+        _check(path, f"directions_{i}", directions_FR, (torch.float32,), (width, count))
+        layers[name], total = (mean_F, directions_FR), total + count
+    _check(path, "whitening", tensors["whitening"], (torch.float32,), (total, total))
+    if not all(tensor.isfinite().all() for tensor in tensors.values()):
+        raise DataError(f"{path}: NaN or infinite values among the statistics")
+    return Typicality(layers, tensors["whitening"])
 
 
 def _embeddings(

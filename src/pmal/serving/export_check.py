@@ -122,7 +122,6 @@ def _compare(
     far_N, far_spread = expected.far.numpy(), _spread(expected.far.numpy())
     with np.errstate(invalid="ignore"):
         at_limit_N = np.abs(score_N - limit_N) <= tolerance * spread
-        at_limit_N |= np.abs(far_N - expected.far_limits.numpy()) <= tolerance * far_spread
     worst = _difference(found["score"], score_N, spread)
     if not worst <= tolerance:
         raise _refusal(f"scores differ by {worst:.1g} of their spread", where)

@@ -25,7 +25,7 @@ from pmal.rejection.scores import (
     kth_distance,
     surprise_curve,
 )
-from pmal.rejection.typicality import TYPICALITY, embed_with_typicality
+from pmal.rejection.typicality import embed_with_typicality
 
 _NONE: tuple[Tensor, ...] = ()
 
@@ -62,15 +62,14 @@ class DecisionGraph(nn.Module):
     mask_KT: Tensor
     training_ND: Tensor
     limits_K: Tensor
-    near_known: Tensor
-    near_counts: Tensor
-    far_known: Tensor
+    known: Tensor
+    counts: Tensor
 
     def __init__(self, model: OpenSetModel) -> None:
         super().__init__()
         self.network, self.added = model.classifier, model.added
         self.score, reference = model.deciding_score(), model.reference
-        self.typicality, self.far_limit, self.budget = model.typicality, model.far_limit(), model.budget
+        self.typicality, self.penalty = model.typicality, model.penalty
         self.register_buffer("limits_K", model.limits())
         self._keep_known(model)
         self.scale = model.calibration.scale if model.calibration else None
@@ -100,38 +99,30 @@ class DecisionGraph(nn.Module):
             chosen_B1T = nearest_B[:, None, None].expand(-1, 1, weights_BKT.shape[2])
             reference = distances_BK, weights_BKT.gather(1, chosen_B1T)[:, 0]
         score_B = self._score(self.score, z_BD, logits_BK0, *reference[:1])
+        if self.penalty is not None:
+            score_B = score_B + self.penalty(far_B)
         limit_B = self.limits_K[nearest_B]
         accepted_B = (score_B <= limit_B) & (score_B < math.inf)
-        accepted_B &= (far_B <= self.far_limit) & (far_B < math.inf)
         label_B = nearest_B.where(accepted_B, -1)
         probabilities_BK0 = logits_BK0.double().softmax(dim=1)
-        own = probabilities_BK0, logits_BK0, z_BD, far_B, self._p_values(nearest_B, score_B, far_B)
+        own = probabilities_BK0, logits_BK0, z_BD, far_B, self._p_values(nearest_B, score_B)
         return label_B, nearest_B, score_B, limit_B, *own, *reference
 
-    def _p_values(self, nearest_B: Tensor, score_B: Tensor, far_B: Tensor) -> Tensor:
+    def _p_values(self, nearest_B: Tensor, score_B: Tensor) -> Tensor:
         """As `OpenSetModel.p_values`: known scores are compared one by one, where a sorted list is halved."""
-        if not self.near_counts.numel():
+        if not self.counts.numel():
             return torch.full_like(score_B, math.nan)
-        row_B = nearest_B.clamp(max=len(self.near_counts) - 1)
-        at_least_B = (self.near_known[row_B] >= score_B[:, None]).sum(dim=1).double()
-        p_B = (1 + at_least_B) / (self.near_counts[row_B] + 1) / self.budget.near_share
-        if self.budget.far:
-            far_at_least_B = (self.far_known >= far_B[:, None]).sum(dim=1).double()
-            far_p_B = (1 + far_at_least_B) / (len(self.far_known) + 1) / self.budget.far_share
-            p_B = torch.minimum(p_B, far_p_B)
-        return p_B.clamp(max=1.0)
+        row_B = nearest_B.clamp(max=len(self.counts) - 1)
+        at_least_B = (self.known[row_B] >= score_B[:, None]).sum(dim=1).double()
+        return (1 + at_least_B) / (self.counts[row_B] + 1)
 
     def _keep_known(self, model: OpenSetModel) -> None:
         """Scores of held-out images: of each class, or in one row for all."""
         groups = model.known_scores
         most = max(map(len, groups), default=0)
         rows = [nn.functional.pad(known, (0, most - len(known)), value=-math.inf) for known in groups]
-        self.register_buffer("near_known", torch.stack(rows) if rows else torch.zeros(0, 0).double())
-        self.register_buffer(
-            "near_counts", torch.tensor([len(known) for known in groups], dtype=torch.float64)
-        )
-        held = model.calibration.scores if model.calibration else {}
-        self.register_buffer("far_known", held.get(TYPICALITY, torch.zeros(0).double()))
+        self.register_buffer("known", torch.stack(rows) if rows else torch.zeros(0, 0).double())
+        self.register_buffer("counts", torch.tensor([len(known) for known in groups], dtype=torch.float64))
 
     def _score(self, name: str, z_BD: Tensor, logits_BK: Tensor, *distances_BK: Tensor) -> Tensor:
         if name in LOGIT_SCORES:

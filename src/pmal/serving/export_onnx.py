@@ -108,7 +108,7 @@ def build_onnx(model: OpenSetModel, header: OnnxHeader) -> bytes:
             )
     except Exception as error:  # of many kinds: an encoder of the user may do anything
         spec = model.classifier.spec
-        network = f"encoder {spec.encoder.name}, head {spec.head.name}"
+        network = f"encoder {spec.network_name}, head {spec.head.name}"
         raise PmalError(f"not exported: {network} cannot be traced to ONNX ({_root(error)})") from None
     return _serialize(program, header)
 

@@ -37,7 +37,7 @@ def find_model(run: Path) -> Path:
 
 def check_takes_images(model: OpenSetModel) -> None:
     """Refuse a model of embeddings, which have no files that could be decoded."""
-    if model.classifier.spec.encoder.name == "precomputed":
+    if model.classifier.spec.image_size == 1:
         raise UsageError("this model takes embeddings, not images: use OpenSetClassifier in Python")
 
 

@@ -19,6 +19,14 @@ from pmal.serving.service_guard import Guard, allowed_hosts
 from pmal.serving.service_openapi import REQUEST, RESPONSES
 
 MOST_PROTOTYPES = 100
+Score = Annotated[
+    str | None,
+    Query(
+        max_length=64,
+        description="The score that decides, one of `scores` of /v1/model; threshold, p-value and reason"
+        " follow it. Without it, the score of the model.",
+    ),
+]
 PAGE = {
     "/": ("index.html", "text/html"),
     "/page.css": ("page.css", "text/css"),
@@ -56,16 +64,17 @@ def _add_api(app: FastAPI, service: Service) -> None:
         top: Annotated[
             int, Query(ge=0, le=MOST_PROTOTYPES, description="Prototypes to show for each image.")
         ] = TOP,
+        score: Score = None,
     ) -> JSONResponse:
         """The class of each image, or unknown, with its score and the prototypes that it is nearest to."""
-        return JSONResponse(await service.predict(request, top))
+        return JSONResponse(await service.predict(request, top, score))
 
     @app.get("/v1/model", response_description="The model.", tags=["model"])
-    async def model() -> JSONResponse:
+    def model(score: Score = None) -> JSONResponse:  # not async: that of another score takes a while
         """The classes, the rule of rejection, thresholds for other acceptance rates, and the limits."""
         limits = service.limits
         shown = {"body_bytes": limits.body_bytes, "pixels": limits.pixels, "images": limits.images}
-        return JSONResponse({**service.served.about, "limits": shown})
+        return JSONResponse({**service.deciding_by(score).about, "limits": shown})
 
     @app.get(
         "/v1/prototypes/{fingerprint}/{k}/{rank}.png",

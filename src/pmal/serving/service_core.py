@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect
 from pmal._runtime.launch import usable_cores
 from pmal.data.decode import TooManyPixels
 from pmal.data.samples import BadImage
-from pmal.errors import PmalError
+from pmal.errors import PmalError, UsageError
 from pmal.serving.service_batching import MicroBatcher
 from pmal.serving.service_errors import Refused
 from pmal.serving.service_metrics import Gauge, Metrics
@@ -82,20 +82,27 @@ class Service:
             self.metrics.reloads.add(result="ok")
             self.say(f"reloaded {self.served.name}: {self.served.fingerprint[:16]}")
 
-    async def predict(self, request: Request, top: int) -> dict[str, Any]:
+    def deciding_by(self, score: str | None) -> ServedModel:
+        """The model where this score decides."""
+        try:
+            return self.served.deciding_by(score)
+        except UsageError as error:
+            raise Refused(422, str(error), unread=True) from None
+
+    async def predict(self, request: Request, top: int, score: str | None = None) -> dict[str, Any]:
         """All images of a request; those that are no images have errors instead of answers."""
+        served = self.deciding_by(score)
         with self.house.guest() as guest:
             uploads = await read_uploads(request, guest)
             guest.take(places=len(uploads) - 1)
-            return await self._while_connected(request, self._answer_all(uploads, top), len(uploads))
+            return await self._while_connected(request, self._answer_all(served, uploads, top), len(uploads))
 
     def report(self, route: str, status: int, seconds: float) -> None:
         self.metrics.requests.add(route=route, status=str(status or "gone"))
         if route == PREDICT and status == 200:
             self.metrics.seconds.observe(seconds)
 
-    async def _answer_all(self, uploads: list[Upload], top: int) -> dict[str, Any]:
-        served = self.served
+    async def _answer_all(self, served: ServedModel, uploads: list[Upload], top: int) -> dict[str, Any]:
         asked = [asyncio.ensure_future(self._answer_one(served, upload, top)) for upload in uploads]
         try:
             found: list[dict[str, Any]] = await asyncio.gather(*asked)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pmal._runtime.text import short_path
 from pmal.data.decode import decode_fitted, encode_png
-from pmal.errors import DataError
+from pmal.errors import DataError, unknown_name
 from pmal.rejection.model import OpenSetModel
 from pmal.serving.answer_rows import json_number, unicode_name
 from pmal.serving.bundle import describe_model
@@ -23,6 +23,7 @@ from pmal.serving.predict import (
     find_model,
     model_header,
     open_model,
+    with_rule,
 )
 from pmal.serving.service_batching import answer_padded, batch_size
 
@@ -54,14 +55,37 @@ class ServedModel:
         model, spec = self.model, self.model.classifier.spec
         return {
             **self.header,
+            "scores": list(self.scores),
             "guaranteed": model.guarantee()[0],
-            "encoder": spec.encoder.name,
+            "encoder": spec.network_name,
             "image_size": spec.image_size,
             "channels": spec.channels,
             "classes": self._classes(),
             "acceptance": _acceptance(model),
             "known_scores": _histogram(model),
         }
+
+    @functools.cached_property
+    def scores(self) -> tuple[str, ...]:
+        """The scores that can decide."""
+        return deciding_scores(self.model)
+
+    def deciding_by(self, score: str | None) -> "ServedModel":
+        """The same model where another score decides; None: the score of its rule."""
+        if score is None or score == self.model.rule.score:
+            return self
+        if score not in self._others:
+            raise unknown_name("score of this model", score, self.scores)
+        return self._others[score]
+
+    @functools.cached_property
+    def _others(self) -> "dict[str, ServedModel]":
+        """By every other score. Kept, because only images of one and the same model share a batch."""
+        names = [name for name in self.scores if name != self.model.rule.score]
+        reference, device = self.model.reference, self.model.classifier.mean.device
+        # Once for all of them: each would make a copy of its own otherwise.
+        model = replace(self.model, reference=reference.ready(device) if reference else None)
+        return {name: replace(self, model=with_rule(model, score=name)) for name in names}
 
     @functools.cached_property
     def _starts(self) -> list[int]:
@@ -140,11 +164,20 @@ def model_loader(
         model = open_model(folder, device, half, **rule)
         if describe_model(folder)["fingerprint"] != fingerprint:
             raise DataError(f"{folder}: another model was saved while this one was read: load it again")
-        served = ServedModel(model, unicode_name(run.resolve().name), fingerprint, batch_size(model, batch))
-        _ = served.about  # now, and not while somebody waits
+        # An answer by any score has to be the same in every place of a batch.
+        size = min(batch_size(with_rule(model, score=name), batch) for name in deciding_scores(model))
+        served = ServedModel(model, unicode_name(run.resolve().name), fingerprint, size)
+        _ = served.about, served._others  # now, and not while somebody waits
         return served
 
     return load
+
+
+def deciding_scores(model: OpenSetModel) -> tuple[str, ...]:
+    """Return the scores that a model has a threshold for: of held-out images, or set by hand."""
+    held = model.calibration.scores if model.calibration else {}
+    found = {name for name, scores_N in held.items() if scores_N.isfinite().any()}
+    return tuple(name for name in model.score_names if name in found | {model.rule.score})
 
 
 def _acceptance(model: OpenSetModel) -> dict[str, Any] | None:
@@ -170,7 +203,7 @@ def _histogram(model: OpenSetModel) -> dict[str, Any] | None:
     """How the deciding score spreads over held-out known images."""
     if model.calibration is None or model.rule.score not in model.calibration.scores:
         return None
-    scores_N = model.calibration.scores[model.rule.score].double().numpy()
+    scores_N = model.decisive(model.calibration).of(model.rule.score).double().numpy()
     finite = scores_N[np.isfinite(scores_N)]
     if not len(finite) or finite.min() == finite.max():
         return None

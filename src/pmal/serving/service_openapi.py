@@ -44,7 +44,7 @@ _REFUSALS = {
     408: "The body did not arrive in time.",
     413: "The body is larger than the limit, or has too many images; it is not read to its end.",
     415: "A type that is not taken.",
-    422: "No image of the request can be read: the reason, and one for each image.",
+    422: "No image of the request can be read: the reason, and one for each image. Or a wrong parameter.",
     503: "Too many images wait: try again after Retry-After seconds.",
 }
 

@@ -85,6 +85,14 @@ def open_source(source: str, data_root: str | Path | None) -> Source:
     )
 
 
+def open_test_samples(source: str, data_root: str | Path | None) -> Samples:
+    """The test part of a source, or all of one that has a single part; of CIFAR-100, that part suffices."""
+    if source == "cifar100":
+        return _read_cifar100_test(_root(data_root))
+    found = open_source(source, data_root)
+    return found.train if found.test is None else found.test
+
+
 def check_outside(out: Path, source: str) -> None:
     """Refuse to write results among the images: the next time they would be read as a class."""
     folder = Path(os.path.expanduser(source))

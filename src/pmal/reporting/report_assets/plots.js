@@ -91,7 +91,7 @@ pmal.hoverLines = (plot, shown, panel) => {
   plot.root.addEventListener("pointerleave", () => { mark.setAttribute("visibility", "hidden"); pmal.tip.hide(); });
 };
 
-// Scores: {chosen, scores: [{name, about, histogram, curve, figures, beside: {name, curve, figures}}]}
+// Scores: {chosen, scores: [{name, about, histogram, accepted, curve, figures, beside: {name, curve, figures}}]}
 pmal.draw.scores = (node, data) => {
   let score = data.scores[data.chosen];
   const about = pmal.el("p", { class: "note" });
@@ -113,43 +113,6 @@ pmal.draw.scores = (node, data) => {
 };
 
 pmal.heading = (title, note) => pmal.el("h3", {}, title, " ", pmal.el("small", {}, note));
-
-pmal.histogram = (place, score) => {
-  const h = score.histogram, groups = [["known", "var(--accent)"], ["unknown", "var(--unknown)"]].filter(([name]) => h[name]);
-  place.append(pmal.heading("Distribution", "share of images per interval"));
-  // The square root keeps a tail visible beside a peak.
-  const top = Math.max(...groups.flatMap(([name]) => h[name]));
-  const root = (share) => Math.sqrt(share);
-  const plot = pmal.plot(place, {
-    width: place.clientWidth || 320, height: 270, x: [h.edges[0], h.edges[h.edges.length - 1]], y: [0, root(top) * 1.12],
-    xLabel: `${score.name} → more unknown`, label: `Histogram of the score ${score.name}`, left: 14, format: { y: () => "" },
-  });
-  for (const [name, color] of groups) {
-    let d = `M${plot.x(h.edges[0])},${plot.box.bottom}`;
-    h[name].forEach((share, i) => { d += `V${plot.y(root(share)).toFixed(1)}H${plot.x(h.edges[i + 1]).toFixed(1)}`; });
-    plot.root.append(pmal.svg("path", { class: `area ${name}`, d: `${d}V${plot.box.bottom}Z`, fill: color, "fill-opacity": name === "known" ? 0.55 : 0.5, stroke: color, "stroke-width": 1.2 }));
-  }
-  groups.forEach(([name, color], i) => {
-    plot.root.append(pmal.svg("rect", { x: plot.box.right - 74, y: 22 + 18 * i, width: 11, height: 11, rx: 2, fill: color }));
-    plot.root.append(pmal.svg("text", { x: plot.box.right - 58, y: 32 + 18 * i }, name));
-  });
-  if (h.threshold !== null) {
-    const at = plot.x(h.threshold), end = at > plot.box.right - 90;
-    plot.root.append(pmal.svg("line", { class: "threshold", x1: at, x2: at, y1: plot.box.top - 8, y2: plot.box.bottom, stroke: "var(--ink)", "stroke-width": 1.5, "stroke-dasharray": "4 3" }));
-    plot.root.append(pmal.svg("text", { x: at + (end ? -5 : 5), y: plot.box.top - 10, "text-anchor": end ? "end" : "start" }, `threshold ${pmal.number(h.threshold)}`));
-  }
-  pmal.hoverBars(plot, h, groups);
-};
-
-pmal.hoverBars = (plot, h, groups) => {
-  plot.root.addEventListener("pointermove", (event) => {
-    const at = event.clientX - plot.root.getBoundingClientRect().left;
-    const i = h.edges.findIndex((edge, j) => j + 1 < h.edges.length && at >= plot.x(edge) && at < plot.x(h.edges[j + 1]));
-    if (i < 0) return pmal.tip.hide();
-    pmal.tip.show(event, pmal.lines(["b", `${pmal.number(h.edges[i])} to ${pmal.number(h.edges[i + 1])}`], ...groups.map(([name]) => ["span", `${name}: ${pmal.percent(h[name][i])}`])));
-  });
-  plot.root.addEventListener("pointerleave", pmal.tip.hide);
-};
 
 pmal.curve = (place, score, column, title, figure, yLabel) => {
   const own = score.figures ? pmal.percent(score.figures[figure]) : "";

@@ -10,18 +10,59 @@ let model = null;
 let items = [];    // newest first: {name, url, and answer or reason}
 let shown = null;  // the item of the answer
 let rate = null;   // position among the acceptance rates; null: the model's own threshold
+let stored = null; // the score that decides where no other is chosen
 
 // --- the model ---
 
-async function loadModel() {
-  const response = await fetch("v1/model");
+async function fetchModel(score = "") {
+  const response = await fetch(`v1/model${score && `?score=${encodeURIComponent(score)}`}`);
   if (!response.ok) throw new Error(`the service answered ${response.status}`);
-  model = await response.json();
+  return response.json();
+}
+
+function useModel(found) {
+  model = found;
+  $("scale-title").textContent = `Score (${model.score}): left of the threshold is known`;
+}
+
+async function loadModel() {
+  useModel(await fetchModel());
+  stored = model.score;
   const classes = model.classes.length;
   $("model-line").textContent = `${model.name} · ${classes} known classes · ${model.encoder}, ${model.image_size} px`;
   $("legend").hidden = !model.known_scores;
+  setUpScores();
   setUpRate();
   showClasses();
+}
+
+function setUpScores() {
+  $("score-block").hidden = model.scores.length < 2;
+  $("score").replaceChildren(...model.scores.map((name) => {
+    const option = element("option", "", name === stored ? `${name} (stored)` : name);
+    option.value = name;
+    return option;
+  }));
+  $("score").value = stored;
+}
+
+/** All answers anew: what is unknown by one score may be known by another. */
+async function chooseScore(name) {
+  try {
+    const found = await fetchModel(name);
+    if ($("score").value !== name) return;  // another was chosen meanwhile
+    if (found.fingerprint !== model.fingerprint) return startAnew();
+    const moved = rate === ownRate() ? null : rate;
+    useModel(found);
+    setUpRate(moved);
+  } catch {
+    $("score").value = model.score;
+    return;
+  }
+  const again = items.filter((item) => item.answer);
+  for (const item of again) { delete item.answer; item.again = true; }
+  show();
+  await answerAll(again);
 }
 
 function showClasses() {
@@ -61,7 +102,11 @@ async function ask(files) {
   for (const old of items.splice(MOST_ITEMS)) URL.revokeObjectURL(old.url);
   shown = fresh[0];
   show();
-  const waiting = fresh.slice();
+  await answerAll(fresh);
+}
+
+async function answerAll(asked) {
+  const waiting = asked.slice();
   const worker = async () => {
     for (let item; (item = waiting.shift()); ) await answer(item);
   };
@@ -73,23 +118,26 @@ async function answer(item) {
     if (item.file.size > model.limits.body_bytes)
       throw new Error(`larger than the limit of ${Math.floor(model.limits.body_bytes / 2 ** 20)} MiB`);
     const options = { method: "POST", headers: { "Content-Type": "application/octet-stream" }, body: item.file };
-    const response = await fetch(`v1/predict?top=${PROTOTYPES}`, options);
+    const by = model.score === stored ? "" : `&score=${encodeURIComponent(model.score)}`;
+    const response = await fetch(`v1/predict?top=${PROTOTYPES}${by}`, options);
     const found = await response.json().catch(() => ({ error: `the service answered ${response.status}` }));  // a proxy
     if (!response.ok) throw new Error(found.error);
     if (found.model.fingerprint !== model.fingerprint) await startAnew(item);
+    if (found.model.score !== model.score) return answer(item);  // another was chosen meanwhile
     item.answer = found.answers[0];
   } catch (error) {
     item.reason = error instanceof TypeError ? "the service cannot be reached" : error.message;
   }
-  delete item.file;
+  delete item.again;
   show();
 }
 
 /** The service has another model now: what the old one said no longer counts. */
-async function startAnew(item) {
+async function startAnew(item = null) {
   await loadModel();
   items = items.filter((other) => other === item || !(other.answer || other.reason));
   shown = item;
+  if (!item) show();
 }
 
 // --- deciding ---
@@ -101,7 +149,7 @@ function limitOf({ answer }) {
   return number(thresholds[row][rate]);
 }
 
-/** Of the typicality score: above it, an image is unlike every training image, whatever it is near to. */
+/** Whether an image that is unknown is so because it is unlike every training image. */
 function isFar({ answer }) {
   if (answer.typicality === null) return false;
   const limit = rate === null ? answer.typicality_threshold : model.acceptance.typicality_thresholds[rate];
@@ -111,28 +159,30 @@ function isFar({ answer }) {
 function decide(item) {
   if (item.reason) return { kind: "bad", text: "no image" };
   if (!item.answer) return { kind: "waiting", text: "…" };
-  const known = isKnown(number(item.answer.score), limitOf(item)) && !isFar(item);
+  const known = isKnown(number(item.answer.score), limitOf(item));
   return { kind: known ? "known" : "unknown", text: known ? item.answer.nearest : "unknown" };
 }
 
-function setUpRate() {
+const ownRate = () => (model.accept === null || !model.acceptance ? null : model.acceptance.rates.indexOf(model.accept));
+
+/** At the rate that is given, else at the model's own. */
+function setUpRate(kept = null) {
   const slider = $("rate"), acceptance = model.acceptance;
   $("rate-block").hidden = !acceptance;
   rate = null;
   if (!acceptance) return;
   slider.max = acceptance.rates.length - 1;
-  if (model.accept !== null) rate = acceptance.rates.indexOf(model.accept);
+  rate = kept ?? ownRate();
   slider.value = rate ?? acceptance.rates.indexOf(0.95);
   showRate();
 }
 
 function showRate() {
-  const own = model.accept === null ? null : model.acceptance.rates.indexOf(model.accept);
   const share = rate === null ? null : model.acceptance.rates[rate];
   const text = share === null ? "own threshold" : `${Number((100 * share).toFixed(1))} %`;
   $("rate-value").textContent = text;
   $("rate").setAttribute("aria-valuetext", text);
-  $("rate-reset").hidden = rate === own;
+  $("rate-reset").hidden = rate === ownRate();
   $("rate-note").textContent = rateNote(share);
 }
 
@@ -152,7 +202,8 @@ function show() {
   $("empty").hidden = Boolean(shown);
   $("problem").hidden = !shown?.reason;
   $("problem").textContent = shown?.reason ? `${shown.name}: ${shown.reason}` : "";
-  $("result").hidden = !shown?.answer;
+  $("result").hidden = !(shown?.answer || shown?.again);
+  $("result").classList.toggle("waiting", Boolean(shown?.again));
   showPreview();
   if (shown?.answer) showAnswer();
   else $("spoken").textContent = "";
@@ -177,19 +228,25 @@ function showAnswer() {
   $("verdict-kind").textContent = known ? "Known" : "Not a known class";
   $("verdict-class").textContent = text;
   $("verdict-why").textContent = why(answer, known);
+  $("verdict-p").textContent = rarity(answer);
   $("spoken").textContent =
     `${known ? `Known: class ${answer.nearest}` : "Unknown"}. Score ${figure(score)}, threshold ${figure(limit)}.` +
-    (isFar(shown) ? " Unlike any training image." : "");
-  $("scale-title").textContent = `Score (${model.score}): left of the threshold is known`;
+    ` ${rarity(answer)}${!known && isFar(shown) ? " Unlike any training image." : ""}`;
   drawScale($("scale"), model, score, limit);
   showPrototypes(answer);
 }
 
 function why(answer, known) {
-  if (isFar({ answer })) return "Unlike any training image in the statistics of its texture.";
+  if (!known && isFar({ answer })) return "Unlike any training image in the statistics of its texture.";
   if (!known) return `Nearest is ${answer.nearest}, but not near enough.`;
   if (typeof answer.probability !== "number") return "By the nearest prototypes alone: this class was added later.";
   return `Probability among the known classes ${probability(answer.probability)}`;
+}
+
+/** How rare such an image is among known ones, by both scores. */
+function rarity({ p_value: p }) {
+  if (p === null) return "";
+  return `p-value ${figure(p)}: at most ${Number((100 * p).toPrecision(2))} % of known images look at least as unknown.`;
 }
 
 const probability = (share) => (share > 0.9999 ? "> 99.99 %" : `${(100 * share).toFixed(share > 0.99 ? 2 : 1)} %`);
@@ -251,6 +308,7 @@ function listen() {
   $("preview").addEventListener("load", () => markTiny($("preview")));
   $("rate").addEventListener("input", () => { rate = Number($("rate").value); showRate(); show(); });
   $("rate-reset").addEventListener("click", () => { setUpRate(); show(); });
+  $("score").addEventListener("change", () => chooseScore($("score").value));
   useCamera($("camera"), take);
   addEventListener("paste", (event) => take(event.clipboardData?.files ?? []));
   addEventListener("resize", () => shown?.answer && showAnswer());

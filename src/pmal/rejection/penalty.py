@@ -1,0 +1,71 @@
+"""What an image that looks like no training image adds to the score that decides.
+
+Near score and typicality become one score, in the unit of the near one: near + unit w u^2, where u says how
+many of its own units the typicality lies above that of a usual known image. A unit of a score is the distance
+from the median of held-out known images to their 95 % quantile, divided by log 10: so much that an image
+becomes e times as rare. So there is one threshold, one p-value and one promise, usual images keep their near
+score, and an image that is far from everything is unknown whatever class it points to.
+
+B images, n held-out known images.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+DECISION = "decision"
+"""The name of the deciding score with the penalty in it, among other scores."""
+WEIGHT = 0.1
+"""Chosen on known classes alone, as is the square (docs/method.md)."""
+
+
+@dataclass(frozen=True)
+class Penalty:
+    """The scale of the penalty, from held-out known images."""
+
+    usual: float
+    """The typicality of a usual known image: the median."""
+    spread: float
+    """The unit of the typicality."""
+    unit: float
+    """The unit of the near score."""
+
+    @classmethod
+    def fit(cls, near_n: Tensor, far_n: Tensor) -> "Penalty | None":
+        """Return the scale, or None where the scores of held-out images are too few or too alike to give one.
+
+        >>> Penalty.fit(torch.arange(101.0), torch.arange(101.0)).usual
+        50.0
+        """
+        (_, unit), (usual, spread) = _scale(near_n), _scale(far_n)
+        sound = len(near_n) == len(far_n) and unit > 0 and spread > 0
+        return cls(usual, spread, unit) if sound else None
+
+    def __call__(self, far_B: Tensor) -> Tensor:
+        """Return what is added to the near score, float64 (B,); infinite where the typicality is.
+
+        >>> Penalty(usual=10.0, spread=1.0, unit=0.5)(torch.tensor([3.0, 10.0, 20.0]))
+        tensor([0., 0., 5.], dtype=torch.float64)
+        """
+        above_B = ((far_B.double() - self.usual) / self.spread).clamp(min=0.0)
+        return self.unit * WEIGHT * above_B.square()
+
+    def far_limit(self, room: float) -> float:
+        """Return the typicality whose penalty is as large as the room that a near score has.
+
+        >>> round(Penalty(usual=10.0, spread=1.0, unit=0.5).far_limit(5.0), 6)
+        20.0
+        """
+        return self.usual + self.spread * math.sqrt(max(room, 0.0) / (self.unit * WEIGHT))
+
+
+def _scale(scores: Tensor) -> tuple[float, float]:
+    """Return the median and the unit; 0 for the unit where there is none."""
+    finite = scores[scores.isfinite()].double()
+    if len(finite) < 2:
+        return 0.0, 0.0
+    middle, high = torch.quantile(finite, torch.tensor([0.5, 0.95], dtype=torch.float64)).tolist()
+    # Where nineteen in twenty are alike, as saturated probabilities are, the largest stands for the quantile.
+    return middle, ((high - middle) or (float(finite.amax()) - middle)) / math.log(10)
