@@ -118,10 +118,11 @@ def fit(
         "encoder": {"name": encoder},
         "training": {"epochs": epochs},
     }
-    config = _configure(recipe, named, assignments or [])
-    out = _outside_data(out or Path("runs") / _run_name(config), config)
     resources = Resources(device, data_root, workers, memory_limit, checkpoint_seconds, cache)
+    config, note = _configure(recipe, named, assignments or [], resources)
+    out = _outside_data(out or Path("runs") / _run_name(config), config)
     session = start_shared_session(resources, as_json)
+    _say(note, session)
 
     from pmal import pipeline
 
@@ -302,7 +303,8 @@ def audit(
     A RUN needs two classifiers: pmal trains two, softmax with --set ensemble.size=2. For a SOURCE two are
     trained first, in OUT/run; other settings need another --out.
     """
-    session = start_session(Resources(device, data_root, workers, memory_limit), as_json)
+    resources = Resources(device, data_root, workers, memory_limit)
+    session = start_session(resources, as_json)
 
     from pmal import pipeline
     from pmal.reporting.audit import audit_run, check_auditable
@@ -312,8 +314,9 @@ def audit(
         named = {"data": {"source": target}, "training": {"epochs": epochs}}
         # Nothing is rejected here, so that no image need be kept from the ranking for a threshold.
         usual = ["method=softmax", "ensemble.size=2", "data.held_out=0"]
-        config = _configure(recipe, named, [*usual, *(assignments or [])])
+        config, note = _configure(recipe, named, [*usual, *(assignments or [])], resources)
         out = _outside_data(out or Path("runs") / f"audit-{_run_name(config)}", config)
+        _say(note, session)
         run = out / "run"
         check_auditable(run, config)
         pipeline.fit(config, run, session)
@@ -348,15 +351,27 @@ def _open_model(
     return model_header(model, folder), partial(answer_files, model, session=session, top=top)
 
 
-def _configure(recipe: str | None, named: dict[str, Any], assignments: list[str]) -> RunConfig:
-    """Defaults, then the recipe, then `--set`, then the options by name."""
+def _configure(
+    recipe: str | None, named: dict[str, Any], assignments: list[str], resources: Resources
+) -> tuple[RunConfig, str]:
+    """Defaults, then the recipe, then `--set`, then the options by name; and why this encoder was chosen."""
     given = merge(*(checked(parse_assignment(text)) for text in assignments), _given(named))
-    if recipe is None:
-        recipe = "sample" if _source(given) == "sample" else "standard"
-    from pmal.data.sources.registry import absolute_source
+    if recipe is not None:
+        checked(read_recipe(recipe), f"recipe {recipe}: ")
 
-    settings = merge(checked(read_recipe(recipe), f"recipe {recipe}: "), given)
-    return build(RunConfig, merge(settings, {"data": {"source": absolute_source(_source(settings))}}))
+    from pmal._runtime.devices import choose_device
+    from pmal.data.sources.registry import absolute_source, is_named, open_source
+    from pmal.defaults import complete_settings
+
+    source = _source(given)
+    own = None if is_named(source) else lambda: open_source(source, resources.data_root).train
+    settings, note = complete_settings(given, recipe, own, choose_device(resources.device).type)
+    return build(RunConfig, merge(settings, {"data": {"source": absolute_source(_source(settings))}})), note
+
+
+def _say(note: str, session: "Session") -> None:
+    if note:
+        session.display.say(note)
 
 
 def _source(settings: dict[str, Any]) -> str:

@@ -137,7 +137,9 @@ class EncoderConfig(Checked):
     """The network from image to embedding."""
 
     name: str = "oscri"
-    """oscri, wide_resnet, resnet18, resnet50, small, or timm/NAME, torchvision/NAME."""
+    """Pretrained and frozen: efficientnet_lite0, efficientnet_lite1, hf/NAME. To train: oscri, small, ..."""
+    weights: str = ""
+    """A .safetensors file with the weights of a pretrained encoder. Empty: those that belong to its name."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options of that encoder."""
     projection: Annotated[str, OneOf(("none", "linear"))] = "none"

@@ -8,7 +8,7 @@ import os
 import signal
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -27,16 +27,18 @@ from pmal._runtime.progress import choose_display
 from pmal._runtime.runs import CONFIG, read_config
 from pmal._runtime.session import open_session
 from pmal.config import Resources, RunConfig
-from pmal.data.arrays import ReadSamples, image_store, vector_store
+from pmal.data.arrays import ReadSamples, are_rows, image_store, vector_store
 from pmal.data.loading import load_images
 from pmal.data.samples import PixelStore, Samples
+from pmal.data.sources.registry import is_named, open_source
 from pmal.data.targets import ClassLabels
 from pmal.data.task import Task, learning_task, open_task
+from pmal.encoders.choice import AUTO
+from pmal.encoders.precomputed import PRECOMPUTED
 from pmal.errors import DataError, Interrupted, UsageError
 from pmal.estimator_settings import (
     ARRAYS,
     OF_THIS_MACHINE,
-    PRECOMPUTED,
     RULE_OPTIONS,
     changed_rule,
     estimator_config,
@@ -45,6 +47,7 @@ from pmal.estimator_settings import (
 )
 from pmal.rejection.model import Answers, OpenSetModel
 from pmal.rejection.new_class import AddedClass, add_class, class_probabilities
+from pmal.rejection.penalty import DECISION
 from pmal.rejection.recalibration import recalibrated
 from pmal.rejection.thresholds import discoveries
 from pmal.serving.bundle import load_model, save_model
@@ -58,7 +61,8 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
     """Names what it knows and says -1 to what it does not.
 
     method: pmal, softmax (a plain classifier), or one of docs/baselines.md.
-    encoder: a network by name (`pmal.encoders.list_encoders`), or "precomputed": X holds embeddings.
+    encoder: a network by name, or "precomputed": X holds embeddings. auto: a pretrained one for photographs
+        where its weights are installed, "precomputed" for rows of numbers, else one that is trained on X.
     score: what a sample is rejected by: combined, neighbors, distance (to prototypes, the paper's rule),
         probability, logit or energy. auto: combined for pmal, for other methods the one of their paper.
     accept: share of known samples that the threshold accepts at least; samples that are held out set it.
@@ -86,7 +90,7 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
     def __init__(
         self,
         method: str = "pmal",
-        encoder: str = "oscri",
+        encoder: str = "auto",
         score: str = "auto",
         accept: float = 0.95,
         random_state: Any = None,
@@ -182,18 +186,15 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
 
     def unknown_score(self, X: Any) -> Floats:
         """How unknown each sample looks; larger is more unknown."""
-        z_ND, logits_NK, _ = self._embed(X)
-        score_N: Floats = self.model_.scores(z_ND, logits_NK)[self.model_.deciding_score()].numpy()
+        embedded = self._embed(X)
+        found = self.model_.scores(*embedded)
+        score_N: Floats = found.get(DECISION, found[self.model_.deciding_score()]).numpy()
         return score_N
 
     def decision_function(self, X: Any) -> Floats:
-        """Threshold minus unknown score: above 0 is known, exactly where `predict` does not say -1.
-
-        Of the unknown score and the typicality score, the one with less room to its threshold counts.
-        """
+        """Threshold minus unknown score: above 0 is known, exactly where `predict` does not say -1."""
         answers = self._answers(X)
-        near_N = _room(answers.score.numpy(), answers.limits.numpy())
-        return np.minimum(near_N, _room(answers.far.numpy(), answers.far_limits.numpy()))
+        return _room(answers.score.numpy(), answers.limits.numpy())
 
     def predict_proba(self, X: Any) -> Floats:
         """Return the probability of each of `classes_`, as if there were no others, (N, K); rows sum to 1.
@@ -288,7 +289,7 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
 
     def _take(self, model: OpenSetModel, labels: ClassLabels) -> None:
         self.model_, self.classes_ = model, labels.values
-        if self.encoder == PRECOMPUTED:
+        if model.classifier.spec.image_size == 1:
             self.n_features_in_ = model.classifier.spec.channels
         elif hasattr(self, "n_features_in_"):
             del self.n_features_in_
@@ -312,19 +313,32 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
             raise UsageError("fit(X, y) needs labels y: only a source, a name or path, has its own")
         if self.encoder == PRECOMPUTED:
             raise UsageError("encoder='precomputed' takes embeddings: pass them as fit(X, y)")
-        config = estimator_config(self.get_params(), os.fspath(source), seed)
+        path, root = os.fspath(source), self._resources().data_root
+        own = None if is_named(path) else lambda: open_source(path, root).train
+        config = self._config(path, seed, own)
         task = replace(open_task(config.data, self._resources().data_root), test=None, unknown=None)
         return config, task, ClassLabels.named(task.class_names)
 
     def _array_task(self, X: Any, y: Any, seed: int) -> tuple[RunConfig, Task, ClassLabels]:
-        config = estimator_config(self.get_params(), ARRAYS, seed)
         store = self._store(X)
         labels = ClassLabels.of(y, len(store))
         samples = Samples.whole(store, labels.numbers(y, len(store)), labels.names)
+        config = self._config(ARRAYS, seed, lambda: samples)
         return config, learning_task(samples, "fit(X, y)", config.data), labels
 
+    def _config(self, source: str, seed: int, own: Callable[[], Samples] | None) -> RunConfig:
+        config, note = estimator_config(self.get_params(), source, seed, own)
+        if note:
+            choose_display(not self.verbose).say(note)
+        return config
+
     def _store(self, X: Any, origin: str = "X") -> PixelStore:
-        return vector_store(X, origin) if self.encoder == PRECOMPUTED else image_store(X, origin)
+        return vector_store(X, origin) if self._takes_embeddings(X) else image_store(X, origin)
+
+    def _takes_embeddings(self, X: Any) -> bool:
+        if "model_" in vars(self):
+            return self.model_.classifier.spec.image_size == 1
+        return self.encoder == PRECOMPUTED or (self.encoder == AUTO and are_rows(X))
 
     def _samples(self, X: Any, origin: str = "X") -> Samples:
         """Samples without labels, of the kind that the classifier was fitted on."""

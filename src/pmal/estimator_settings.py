@@ -1,18 +1,20 @@
 """The options of `OpenSetClassifier` as the settings of a run, and back."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from pmal.config import RejectionConfig, RunConfig, build, merge, read_recipe
-from pmal.data.sources.registry import SAMPLE, absolute_source
+from pmal._runtime.devices import choose_device
+from pmal.config import RejectionConfig, RunConfig, build, merge
+from pmal.data.samples import Samples
+from pmal.data.sources.registry import absolute_source
+from pmal.defaults import complete_settings
 from pmal.errors import UsageError
 from pmal.methods import METHODS
 from pmal.rejection.building import ALONE
 from pmal.rejection.model import OpenSetModel
 from pmal.serving.predict import change_rule
 
-PRECOMPUTED = "precomputed"
 ARRAYS = "arrays"
 """What stands for a source where samples came as arrays."""
 
@@ -32,8 +34,13 @@ RULE_OPTIONS = {"score": "score", "accept": "accept", "per_class_threshold": "pe
 """Options that a fitted model follows without training, and what a `RejectionConfig` calls them."""
 
 
-def estimator_config(params: Mapping[str, Any], source: str, seed: int) -> RunConfig:
-    """The recipe, then `settings`, then the options by name. What an option stands for has no second way."""
+def estimator_config(
+    params: Mapping[str, Any], source: str, seed: int, own: Callable[[], Samples] | None
+) -> tuple[RunConfig, str]:
+    """The recipe, then `settings`, then the options by name, and one line about an encoder that was chosen.
+
+    What an option stands for has no second way. own: opens the samples, where the source is no known set.
+    """
     extra = params["settings"] or {}
     if not isinstance(extra, Mapping):
         raise UsageError(f"settings is {extra!r}: pass sections, such as {{'mining': {{'epsilon': 0.6}}}}")
@@ -47,8 +54,9 @@ def estimator_config(params: Mapping[str, Any], source: str, seed: int) -> RunCo
     for option, place in _OPTIONS.items():
         if params[option] is not None:
             named = merge(named, _nested(place, _plain(params[option])))
-    recipe = read_recipe(params["recipe"] or _recipe(params, source))
-    return build(RunConfig, merge(recipe, merge(extra, named)))
+    device = choose_device(params["device"]).type
+    settings, note = complete_settings(merge(extra, named), params["recipe"], own, device)
+    return build(RunConfig, settings), note
 
 
 def changed_rule(model: OpenSetModel, params: Mapping[str, Any]) -> OpenSetModel:
@@ -79,7 +87,7 @@ def model_params(model: OpenSetModel) -> dict[str, Any]:
     rule = model.rule
     return {
         "method": _method(model),
-        "encoder": model.classifier.spec.encoder.name,
+        "encoder": model.classifier.spec.network_name,
         "score": rule.score,
         "accept": rule.accept,
         "per_class_threshold": rule.per_class,
@@ -97,12 +105,6 @@ def _method(model: OpenSetModel) -> str:
     if head == "linear":
         return "softmax" if model.reference is None else "pmal"
     return next(name for name, method in METHODS.items() if head in (method.head, method.final))
-
-
-def _recipe(params: Mapping[str, Any], source: str) -> str:
-    if params["encoder"] == PRECOMPUTED:
-        return PRECOMPUTED
-    return "sample" if source == SAMPLE else "standard"
 
 
 def _has(settings: Mapping[str, Any], place: tuple[str, ...]) -> bool:

@@ -25,18 +25,19 @@ from pmal._runtime.stages import check_stages
 from pmal._runtime.tensors import has_tensors
 from pmal._runtime.text import printable
 from pmal.config import RunConfig, to_settings
-from pmal.data.parts import Part, image_shape, open_part
+from pmal.data.parts import Part, image_shape
 from pmal.data.task import Task, open_task
-from pmal.ensemble.classifier import ClassifierSpec
 from pmal.ensemble.classifiers import change_head, check_data, load_classifiers, rehearse, train_classifiers
 from pmal.ensemble.embeddings import EmbeddedSet, embed_training_set
 from pmal.ensemble.heads import check_heads, first_head
+from pmal.ensemble.inputs import Inputs, keep_backbone, run_inputs
 from pmal.ensemble.training import check_batch_size, training_set
 from pmal.errors import DataError, UsageError, unknown_name
 from pmal.methods import METHODS
 from pmal.mining import PrototypeSet, QualityOptions, check_settings, count_pairs, mine_spaces
 from pmal.optimization.training import optimize_embedding
-from pmal.rejection.building import build_model, check_score
+from pmal.rejection.building import build_model, check_score, for_images
+from pmal.reporting.cost import image_passes
 from pmal.reporting.evaluation import check_unchanged, measure_model
 from pmal.serving.bundle import load_model, save_model
 
@@ -62,11 +63,10 @@ def fit(
     check_batch_size(config.training, ranks)
     ranks.by_first(lambda: check_stages(config, out, start, only))
     task = task or open_task(config.data, session.resources.data_root)
-    shape = image_shape(task.train, config.data)
-    spec = ClassifierSpec(config.encoder, task.class_names, *shape, first_head(config))
-    rehearse(spec, config)
+    inputs = run_inputs(config, image_shape(task.train, config.data), out, session, write=True)
+    rehearse(inputs.spec(config.encoder, task.class_names, first_head(config)), config)
     with open_run(out, config, start, ranks) as run:
-        for stage in run_stages(config, task, spec, run, session.logging_to(run.log)):
+        for stage in run_stages(config, task, inputs, run, session.logging_to(run.log)):
             if stage == only:
                 break
     measured = stage == "evaluation" and task.test is not None
@@ -74,13 +74,15 @@ def fit(
 
 
 def run_stages(
-    config: RunConfig, task: Task, spec: ClassifierSpec, run: RunFolder, session: Session
+    config: RunConfig, task: Task, inputs: Inputs, run: RunFolder, session: Session
 ) -> Iterator[str]:
     """The names of the stages, each when it is done."""
-    out, parts = run.path, open_parts(task, spec.image_shape, session)
+    out, parts = run.path, inputs.open_parts(task, session)
     data, prototypes = training_set(parts["train"], session), None
+    spec = inputs.spec(config.encoder, task.class_names, first_head(config))
 
     run.begin("classifiers")
+    keep_backbone(inputs, config, out, session)
     check_data(out / "classifiers", config.classifiers, spec, data, session.ranks)
     run.write("quarantine.json", {name: part.quarantine() for name, part in parts.items()})
     classifiers = train_classifiers(
@@ -108,13 +110,14 @@ def run_stages(
         yield "optimization"
     run.begin("calibration")
     model = build_model(network, data, prototypes, parts.get("held out"), config, session)
+    if inputs.backbone is not None:
+        model = for_images(model, inputs.backbone, parts["train"].samples)
     session.ranks.by_first(lambda: save_model(out / "model", model))
     yield "calibration"
     run.begin("evaluation")
     if "test" in parts:
         softmax = classifiers[0] if method.second else None
-        images = parts["test"], parts.get("unknown")
-        figures = measure_model(model, softmax, *images, session.display, session.ranks)
+        figures = measure_model(model, softmax, parts, session.display, session.ranks)
         run.write("metrics.json", describe(config, task) | figures)
     about = {"images": task.drawn(), "processes": session.ranks.size, **describe_environment(session.device)}
     run.seal({**describe(config, task), **about})
@@ -128,20 +131,14 @@ def evaluate(run: Path, session: Session | None = None) -> dict[str, Any]:
     if not (run / "model").is_dir():
         raise DataError(f"{run}: not finished: run `pmal fit` again to finish it")
     model = load_model(run / "model", session.device)
-    task, spec = open_task(config.data, session.resources.data_root), model.classifier.spec
-    test_samples = check_unchanged(run, task, spec.class_names)
+    task = open_task(config.data, session.resources.data_root)
+    measured = check_unchanged(run, task, model.classifier.spec.class_names)
     softmax = None
     if METHODS[config.method].second:
         softmax = load_classifiers(run / "classifiers", 1, task.class_names, session)[0]
-    test = open_part("test", test_samples, spec.image_shape, session)
-    unknown = open_part("unknown", task.unknown, spec.image_shape, session) if task.unknown else None
-    return describe(config, task) | measure_model(model, softmax, test, unknown, session.display)
-
-
-def open_parts(task: Task, shape: tuple[int, int], session: Session) -> dict[str, Part]:
-    """Decoded images, by the name of their part."""
-    parts = {"train": task.train, "held out": task.held_out, "test": task.test, "unknown": task.unknown}
-    return {name: open_part(name, part, shape, session) for name, part in parts.items() if part is not None}
+    inputs = run_inputs(config, model.classifier.spec.image_shape, run, session)
+    parts = inputs.open_parts(measured, session)
+    return describe(config, task) | measure_model(model, softmax, parts, session.display)
 
 
 def mine_run(
@@ -192,6 +189,7 @@ def describe(config: RunConfig, task: Task) -> dict[str, Any]:
         "encoder": config.encoder.name,
         "projection": config.encoder.projection,
         "epochs": config.training.epochs,
+        "passes": image_passes(config, len(task.class_names)),
         "augmentation": config.data.augmentation,
         "seed": config.seed,
     }

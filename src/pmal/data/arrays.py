@@ -43,6 +43,21 @@ class ReadSamples:
         return ""
 
 
+def are_rows(values: Any) -> bool:
+    """Return whether this is a table of numbers, a row for each sample, and so no images.
+
+    >>> are_rows([[0.5, 1.0], [2.0, 3.0]]), are_rows(["a.jpg"])
+    (True, False)
+    """
+    if isinstance(values, str | os.PathLike):
+        return False
+    try:
+        array = _array(values)
+    except DataError:
+        return False
+    return array.ndim == 2 and array.dtype.kind in "fiu"
+
+
 def image_store(images: Any, origin: str = NAME) -> PixelStore:
     """Images (N, H, W) or (N, H, W, C) of uint8, or a list of paths of image files."""
     paths = _paths(images)

@@ -79,7 +79,26 @@ def open_part(name: str, samples: Samples, shape: tuple[int, int], session: Sess
             bad = loaded.quarantine
         else:
             _, bad = verify_images(own, workers=resources.workers, advance=report)
-    unreadable = [BadSample(**one) for listed in ranks.gather(list(map(asdict, bad))) for one in listed]
+    readable, unreadable = set_aside(name, samples, bad, session)
+    images: ImageBatches
+    if fits:
+        images = ResidentImages(pixels, session.device)
+    else:
+        images = StreamedImages(SampleDataset(readable, size, channels), session.device, resources.workers)
+        images = images if room is None else DecodedImages(images, room)
+    return Part(readable, images, unreadable)
+
+
+def set_aside(
+    name: str, samples: Samples, bad: list[BadSample], session: Session
+) -> tuple[Samples, tuple[BadSample, ...]]:
+    """Return the readable samples and those that are not, as all processes found them; say what is thin.
+
+    bad: what this process could not read. Too many of them are an error.
+    """
+    unreadable = [
+        BadSample(**one) for listed in session.ranks.gather(list(map(asdict, bad))) for one in listed
+    ]
     readable = samples.at(~np.isin(samples.ids, [one.id for one in unreadable]))
     check_quarantine(unreadable, len(samples), name)
     _check_classes(name, samples, readable)
@@ -89,13 +108,7 @@ def open_part(name: str, samples: Samples, shape: tuple[int, int], session: Sess
         session.display.say(
             f"{name}: {len(unreadable)} of {len(samples)} images left out, see quarantine.json"
         )
-    images: ImageBatches
-    if fits:
-        images = ResidentImages(pixels, session.device)
-    else:
-        images = StreamedImages(SampleDataset(readable, size, channels), session.device, resources.workers)
-        images = images if room is None else DecodedImages(images, room)
-    return Part(readable, images, tuple(unreadable))
+    return readable, tuple(unreadable)
 
 
 def training_statistics(images: ImageBatches, display: Display | None = None) -> tuple[Tensor, Tensor]:

@@ -6,6 +6,8 @@ from pmal.encoders.adapters import Encoder
 from pmal.encoders.registry import register_encoder
 from pmal.errors import UsageError
 
+PRECOMPUTED = "precomputed"
+
 
 class LinearMap(Encoder):
     """Vectors (B, D, 1, 1), images of one pixel, to embeddings (B, `num_features`)."""
@@ -20,7 +22,7 @@ class LinearMap(Encoder):
         return z_BD
 
 
-@register_encoder("precomputed", any_input=True)
+@register_encoder(PRECOMPUTED, any_input=True)
 def precomputed(in_channels: int, image_size: int | None, width: int = 128) -> LinearMap:
     """At most `width` features, and never more than the vectors have numbers."""
     if image_size not in (None, 1):

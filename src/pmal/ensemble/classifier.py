@@ -1,9 +1,10 @@
 """A network that embeds images and classifies the embedding: an encoder, and a head on top of it."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -14,6 +15,7 @@ from pmal.config import EncoderConfig, build
 from pmal.data.augmentation import normalize
 from pmal.encoders import create_encoder
 from pmal.encoders.observing import Observer
+from pmal.encoders.pretrained import Backbone, rebuild_backbone
 from pmal.ensemble.heads import HeadConfig, HeadShape, create_head
 from pmal.errors import DataError, UsageError
 
@@ -30,6 +32,13 @@ class ClassifierSpec:
     image_size: int
     channels: int
     head: HeadConfig = field(default_factory=HeadConfig)
+    backbone: Mapping[str, Any] = field(default_factory=dict)
+    """The frozen network in front of the encoder, as it describes itself; empty where there is none."""
+
+    @property
+    def network_name(self) -> str:
+        """What makes embeddings of images, as the user calls it."""
+        return str(self.backbone["name"]) if self.backbone else self.encoder.name
 
     @property
     def image_shape(self) -> tuple[int, int]:
@@ -51,16 +60,19 @@ class Classifier(nn.Module):
     def __init__(self, spec: ClassifierSpec) -> None:
         super().__init__()
         self.spec = spec
+        self.backbone: Backbone | None = rebuild_backbone(spec.backbone) if spec.backbone else None
+        size, channels = (1, self.backbone.num_features) if self.backbone else spec.image_shape
         config = spec.encoder
         self.encoder = create_encoder(
-            config.name, spec.channels, spec.image_size, projection=config.projection, **config.options
+            config.name, channels, size, projection=config.projection, **config.options
         )
         features = int(self.encoder.num_features)
-        shape = HeadShape(features, len(spec.class_names), spec.channels, spec.image_size, config.bias)
-        self.head = create_head(spec.head, shape)
+        self.head = create_head(
+            spec.head, HeadShape(features, len(spec.class_names), channels, size, config.bias)
+        )
         self._observer: Observer | None = None
-        self.register_buffer("mean", torch.zeros(spec.channels))
-        self.register_buffer("std", torch.ones(spec.channels))
+        self.register_buffer("mean", torch.zeros(channels))
+        self.register_buffer("std", torch.ones(channels))
 
     @property
     def num_features(self) -> int:
@@ -86,7 +98,12 @@ class Classifier(nn.Module):
         return logits_BK
 
     def embed(self, images_BCHW: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Embeddings z_BD and logits_BK of uint8 images: what everything after training uses."""
+        """Embeddings z_BD and logits_BK of uint8 images: what everything after training uses.
+
+        Floats are what the backbone made of images already.
+        """
+        if self.backbone is not None and not images_BCHW.is_floating_point():
+            images_BCHW = self.backbone(images_BCHW)[:, :, None, None]
         normalized_BCHW = normalize(images_BCHW, self.mean, self.std)
         z_BD = self.encoder(normalized_BCHW.to(self.encoder_dtype)).to(normalized_BCHW.dtype)
         z_BD = self.head.complete(normalized_BCHW, z_BD)
@@ -118,6 +135,17 @@ def with_head(model: Classifier, head: HeadConfig) -> Classifier:
     other.set_normalization(model.mean, model.std)
     other.head.start_from(model.head)
     return other.train(model.training)
+
+
+def from_pixels(model: Classifier, backbone: Backbone) -> Classifier:
+    """Return the same network behind the one that made its features, so that it takes images."""
+    size, about = backbone.image_size, backbone.description()
+    spec = replace(model.spec, image_size=size, channels=3, backbone=about)
+    whole = Classifier(spec).use_channels_last()
+    assert whole.backbone is not None
+    whole.backbone.load_state_dict(backbone.state_dict())
+    whole.load_state_dict(model.state_dict(), strict=False)
+    return whole.to(model.mean.device).eval()
 
 
 def in_half_precision(model: Classifier) -> Classifier:

@@ -123,7 +123,9 @@ def read_record(content: dict[str, Any]) -> Record:
 
 def _network_settings(spec: ClassifierSpec) -> dict[str, Any]:
     try:
-        return to_settings(spec)
+        settings = to_settings(spec)
+        # Without a field for what is not there, as version 0.1 wrote it.
+        return settings if spec.backbone else {n: v for n, v in settings.items() if n != "backbone"}
     except (TypeError, ValueError) as error:
         raise UsageError(f"options of encoder {spec.encoder.name} cannot be saved ({error})") from None
 
@@ -183,7 +185,7 @@ def _read_network(settings: Any) -> ClassifierSpec:
         spec = build(ClassifierSpec, _typed(settings, dict, "network"), "network.")
     except (UsageError, TypeError, OverflowError) as error:
         raise DataError(f"network cannot be read ({error})") from None
-    if to_settings(spec) != settings:
+    if _network_settings(spec) != settings:
         raise DataError("network: fields are missing or of another type")
     return spec
 

@@ -1,0 +1,47 @@
+"""What decides where the user has not: the encoder by the images, and the recipe by the encoder."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pmal.config import EncoderConfig, build, merge, read_recipe
+from pmal.data.samples import Samples
+from pmal.data.sources.registry import SAMPLE
+from pmal.encoders.choice import AUTO, choose_encoder
+from pmal.encoders.precomputed import PRECOMPUTED
+from pmal.ensemble.inputs import is_frozen
+
+
+def complete_settings(
+    given: Mapping[str, Any], recipe: str | None, own: Callable[[], Samples] | None, device: str
+) -> tuple[dict[str, Any], str]:
+    """Return the settings of the recipe and those given over them, and one line about a chosen encoder.
+
+    Without an encoder and a recipe, or with the encoder "auto", the samples decide which encoder it is.
+
+    Args:
+        given: what the user has set, by section.
+        recipe: its name or file. None: the one that goes with the encoder.
+        own: opens the user's own samples. None: the data set is a known one, which has its recipe.
+        device: cpu or cuda.
+    """
+    note, name = "", given.get("encoder", {}).get("name")
+    if own is not None and (name == AUTO or (name is None and recipe is None)):
+        choice = choose_encoder(own(), device)
+        given = merge(given, {"encoder": {"name": choice.name}})
+        note = f"encoder {choice.name}: {choice.why}"
+    elif name == AUTO:
+        rest = {key: value for key, value in given["encoder"].items() if key != "name"}
+        given = {**given, "encoder": rest}
+    return merge(read_recipe(recipe or usual_recipe(given)), given), note
+
+
+def usual_recipe(given: Mapping[str, Any]) -> str:
+    """Return the recipe that goes with an encoder and a data set.
+
+    >>> usual_recipe({}), usual_recipe({"encoder": {"name": "efficientnet_lite0"}})
+    ('sample', 'precomputed')
+    """
+    encoder = build(EncoderConfig, given.get("encoder", {}), "encoder.")
+    if encoder.name == PRECOMPUTED or is_frozen(encoder):
+        return PRECOMPUTED
+    return SAMPLE if given.get("data", {}).get("source", SAMPLE) == SAMPLE else "standard"

@@ -1,0 +1,192 @@
+"""Features of images by a frozen network: computed once for each image, kept by the digest of its content.
+
+A run needs them instead of pixels, so that images are decoded a block at a time and forgotten.
+
+N images, D features.
+"""
+
+import hashlib
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pmal._runtime.devices import full_precision
+from pmal._runtime.launch import usable_cores
+from pmal._runtime.progress import Advance
+from pmal._runtime.session import Session
+from pmal._runtime.tensors import has_tensors, load_tensors, save_tensors
+from pmal.data.batches import ResidentImages
+from pmal.data.fitting import BadSample, fitting_reader, listed
+from pmal.data.parts import Part, set_aside
+from pmal.data.samples import BadImage, EncodedStore, Pixels, Samples
+from pmal.encoders.pretrained import Backbone, backbone_digest
+
+BLOCK = {"cpu": 32, "cuda": 256}
+"""Images that are decoded and embedded at a time."""
+
+Digest = bytes
+Read = Pixels | str
+"""Pixels of an image, or why it cannot be read."""
+
+
+class FeatureImages(ResidentImages):
+    """Features (N, D, 1, 1) in the place of images; which ones they are is said by the images' content."""
+
+    def __init__(self, features_ND: Tensor, origin: str, device: torch.device) -> None:
+        super().__init__(features_ND[:, :, None, None], device)
+        self._fingerprint = origin
+
+
+class FeatureCache:
+    """Features by the digest of their image, in memory and in a file."""
+
+    def __init__(self, backbone: Backbone, path: Path, session: Session, *, write: bool) -> None:
+        """write: keep what is new in the file, too."""
+        self.path, self.session, self.write = path, session, write
+        self.origin = backbone_digest(backbone)
+        self.known: dict[Digest, Tensor] = {}
+        self._saved, self._saved_at = 0, time.monotonic()
+        if has_tensors(path, session.ranks):
+            tensors, about = load_tensors(path, session.ranks)
+            if about.get("backbone") == self.origin:
+                keys = map(bytes, tensors["digests"].numpy())
+                self.known = dict(zip(keys, tensors["features"], strict=True))
+                self._saved = len(self.known)
+
+    def add(self, digests: Sequence[Digest], features_BD: Tensor) -> None:
+        """Keep them; they are written from time to time, so that a killed process loses little."""
+        self.known |= dict(zip(digests, features_BD, strict=True))
+        alone = self.session.ranks.size == 1  # several processes write what they have together
+        if alone and time.monotonic() - self._saved_at >= self.session.resources.checkpoint_seconds:
+            self.save()
+
+    def save(self) -> None:
+        """Write all that is known, unless it was."""
+        if not self.write or len(self.known) == self._saved:
+            return
+        digests = np.frombuffer(b"".join(self.known), np.uint8).reshape(len(self.known), -1)
+        tensors = {
+            "digests": torch.from_numpy(digests.copy()),
+            "features": torch.stack([*self.known.values()]),
+        }
+        save_tensors(self.path, tensors, {"backbone": self.origin}, self.session.ranks)
+        self._saved, self._saved_at = len(self.known), time.monotonic()
+
+
+def open_features(
+    name: str, samples: Samples, backbone: Backbone, cache: FeatureCache, session: Session
+) -> Part:
+    """Return a part whose images are features. Unreadable ones are set aside; too many are an error.
+
+    Several processes share the work, and each gets all that came out.
+    """
+    ranks = session.ranks
+    own = samples.at(np.arange(len(samples))[ranks.share(len(samples))])
+    with session.display.stage(f"embedding {name}", len(samples), "images") as advance:
+        try:
+            digests, bad = _embed_missing(own, backbone, cache, ranks.for_all(advance))
+        finally:
+            if ranks.size == 1:
+                cache.save()
+    rows_MD = _rows([cache.known[digest] for digest in digests], backbone.num_features)
+    features_ND = ranks.gather_rows(rows_MD, ranks.gather(len(rows_MD)))
+    everything = [bytes.fromhex(one) for part in ranks.gather([d.hex() for d in digests]) for one in part]
+    if ranks.size > 1:
+        cache.add(everything, features_ND)
+        cache.save()
+    readable, unreadable = set_aside(name, samples, bad, session)
+    origin = hashlib.sha256(cache.origin.encode() + b"".join(everything)).hexdigest()
+    return Part(readable, FeatureImages(features_ND, origin, session.device), unreadable)
+
+
+def _embed_missing(
+    samples: Samples, backbone: Backbone, cache: FeatureCache, advance: Advance
+) -> tuple[list[Digest], list[BadSample]]:
+    """Return the digests of the readable samples, all of which are in the cache then, and the others."""
+    reasons: dict[int, str] = {}
+    digests = _digests(samples, reasons)
+    missing, seen = [], set(cache.known)
+    for position, digest in enumerate(digests):
+        if digest is not None and digest not in seen:
+            missing.append(position)
+            seen.add(digest)
+    advance(len(samples) - len(missing))
+    for positions, pixels in _decoded(samples, missing, backbone):
+        found = {p: one for p, one in zip(positions, pixels, strict=True) if not isinstance(one, str)}
+        reasons |= {p: one for p, one in zip(positions, pixels, strict=True) if isinstance(one, str)}
+        if found:
+            features_BD = _embed(backbone, np.stack([*found.values()]))
+            cache.add([digest for p in found if (digest := digests[p]) is not None], features_BD)
+        advance(len(positions))
+    for position, digest in enumerate(digests):  # the same bytes as one that could not be read
+        if digest is not None and digest not in cache.known and position not in reasons:
+            first = digests.index(digest)
+            reasons[position] = reasons[first]
+    kept = [digest for p, digest in enumerate(digests) if p not in reasons and digest is not None]
+    return kept, listed(samples, sorted(reasons.items()))
+
+
+@torch.no_grad()
+def _embed(backbone: Backbone, pixels_BHWC: Pixels) -> Tensor:
+    device = next(backbone.parameters()).device
+    images_BCHW = torch.from_numpy(pixels_BHWC).permute(0, 3, 1, 2).to(device)
+    with full_precision():
+        features_BD: Tensor = backbone(images_BCHW)
+    return features_BD.float().cpu()
+
+
+def _decoded(
+    samples: Samples, positions: Sequence[int], backbone: Backbone
+) -> Iterator[tuple[Sequence[int], list[Read]]]:
+    """Yield blocks of positions and what was read there; the next block is read meanwhile."""
+    read = fitting_reader(samples, backbone.image_size, 3)
+    size = BLOCK[next(backbone.parameters()).device.type]
+
+    def attempt(position: int) -> Read:
+        try:
+            return read(position)
+        except BadImage as reason:
+            return str(reason)
+
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        ahead: list[tuple[Sequence[int], list[Future[Read]]]] = []
+        for start in range(0, len(positions), size):
+            block = positions[start : start + size]
+            ahead.append((block, [pool.submit(attempt, position) for position in block]))
+            if len(ahead) > 1:
+                done, futures = ahead.pop(0)
+                yield done, [future.result() for future in futures]
+        for done, futures in ahead:
+            yield done, [future.result() for future in futures]
+
+
+def _digests(samples: Samples, reasons: dict[int, str]) -> list[Digest | None]:
+    """Return the digest of every sample's content; None, and a reason, where there is nothing to read."""
+
+    def digest(position: int) -> Digest | str:
+        try:
+            return _digest(samples, position)
+        except BadImage as reason:
+            return str(reason)
+
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        found = list(pool.map(digest, range(len(samples))))
+    reasons |= {position: one for position, one in enumerate(found) if isinstance(one, str)}
+    return [None if isinstance(one, str) else one for one in found]
+
+
+def _digest(samples: Samples, position: int) -> Digest:
+    store, row = samples.store, int(samples.ids[position])
+    if isinstance(store, EncodedStore):
+        return hashlib.sha256(store.encoded(row)).digest()
+    pixels = store.read(row)
+    return hashlib.sha256(str(pixels.shape).encode() + np.ascontiguousarray(pixels).tobytes()).digest()
+
+
+def _rows(rows: Sequence[Tensor], width: int) -> Tensor:
+    return torch.stack([*rows]) if rows else torch.zeros(0, width)

