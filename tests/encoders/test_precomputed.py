@@ -16,7 +16,7 @@ def test_it_is_linear_and_no_wider_than_its_input():
     a, b = torch.randn(2, 3, 7, 1, 1)
     zero = encoder(torch.zeros(1, 7, 1, 1))
     torch.testing.assert_close(encoder(a + b) - zero, encoder(a) + encoder(b) - 2 * zero)
-    assert create_encoder("precomputed", in_channels=2048).num_features == 128
+    assert create_encoder("precomputed", in_channels=2048).num_features == 512
     assert create_encoder("precomputed", in_channels=2048, width=32).num_features == 32
     with pytest.raises(UsageError, match="width of encoder precomputed is 0"):
         create_encoder("precomputed", in_channels=8, width=0)

@@ -85,3 +85,15 @@ def test_known_images_pass_as_promised(related):
     assert accepted == [p > round(1 - accept, 12) for p in p_values]
     for level in (0.05, 0.1, 0.3):
         assert np.mean(np.array(p_values) <= level) <= level + 0.01
+
+
+def test_the_typicality_of_features_counts_from_the_first_unit_on_and_below():
+    rng = np.random.default_rng(0)
+    near, far = torch.from_numpy(rng.normal(size=81)), torch.from_numpy(rng.gamma(3.0, size=81))
+    penalty = Penalty.fit(near, far, linear=True)
+    unit, usual, spread = penalty.unit, penalty.usual, penalty.spread
+    asked = torch.tensor(
+        [usual - spread, usual, usual + 2 * spread, math.inf, -math.inf], dtype=torch.float64
+    )
+    assert penalty(asked).tolist() == pytest.approx([-unit, 0.0, 2 * unit, math.inf, 0.0])
+    assert penalty.far_limit(3 * unit) == pytest.approx(usual + 3 * spread)

@@ -10,7 +10,8 @@ from pmal.data.batches import ResidentImages
 from pmal.ensemble.classifier import Classifier, ClassifierSpec
 from pmal.errors import DataError
 from pmal.rejection import typicality as module
-from pmal.rejection.typicality import always_typical, fit_typicality, principal_directions, typicality_of
+from pmal.rejection.typicality import always_typical, fit_typicality, typicality_of
+from pmal.rejection.whitening import principal_directions
 
 CPU = torch.device("cpu")
 
@@ -104,9 +105,12 @@ def test_what_breaks_the_network_is_not_typical():
         principal_directions(np.array([[np.nan, 0.0]], np.float32))
 
 
-def test_embeddings_of_another_network_have_no_layers():
+def test_embeddings_of_another_network_are_compared_with_classes_or_not_at_all():
     spec = ClassifierSpec(EncoderConfig("precomputed"), ("a", "b"), 1, 4)
     network = Classifier(spec).eval()
     vectors = ResidentImages(torch.randn(9, 4, 1, 1), CPU)
     assert fit_typicality(network, vectors) is None
+    fitted = fit_typicality(network, vectors, torch.arange(9) % 2)
+    assert fitted.names == network.observed == ("features",)
+    assert fitted.get_buffer("means").shape == (2, 4)
     assert always_typical(torch.zeros(2, 3)).tolist() == [-math.inf] * 2

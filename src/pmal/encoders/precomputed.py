@@ -23,7 +23,7 @@ class LinearMap(Encoder):
 
 
 @register_encoder(PRECOMPUTED, any_input=True)
-def precomputed(in_channels: int, image_size: int | None, width: int = 128) -> LinearMap:
+def precomputed(in_channels: int, image_size: int | None, width: int = 512) -> LinearMap:
     """At most `width` features, and never more than the vectors have numbers."""
     if image_size not in (None, 1):
         raise UsageError(

@@ -21,6 +21,8 @@ from pmal.errors import DataError, UsageError
 
 Statistics = dict[str, torch.Tensor]
 """What the layers of an encoder see of images (B, F), by their names."""
+FEATURES = "features"
+"""The name of what a pretrained network makes of an image, in the place of layers."""
 
 
 @dataclass(frozen=True)
@@ -102,18 +104,36 @@ class Classifier(nn.Module):
 
         Floats are what the backbone made of images already.
         """
-        if self.backbone is not None and not images_BCHW.is_floating_point():
-            images_BCHW = self.backbone(images_BCHW)[:, :, None, None]
-        normalized_BCHW = normalize(images_BCHW, self.mean, self.std)
+        normalized_BCHW = normalize(self._features(images_BCHW), self.mean, self.std)
         z_BD = self.encoder(normalized_BCHW.to(self.encoder_dtype)).to(normalized_BCHW.dtype)
         z_BD = self.head.complete(normalized_BCHW, z_BD)
         return z_BD, self.head(z_BD)
 
     def embed_observed(self, images_BCHW: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Statistics]:
-        """The same, and what the layers of the encoder saw on the way, by their names."""
+        """The same, and what was seen on the way: the features, or what the encoder's layers saw, by name."""
+        if self.on_features:
+            features_BF11 = self._features(images_BCHW)
+            return (*self.embed(features_BF11), {FEATURES: features_BF11.flatten(1).float()})
         with self.observer.looking() as found:
             z_BD, logits_BK = self.embed(images_BCHW)
         return z_BD, logits_BK, found
+
+    def _features(self, images_BCHW: torch.Tensor) -> torch.Tensor:
+        """What the backbone makes of images, (B, F, 1, 1); without one, the images themselves."""
+        if self.backbone is None or images_BCHW.is_floating_point():
+            return images_BCHW
+        features_BF: torch.Tensor = self.backbone(images_BCHW)
+        return features_BF[:, :, None, None]
+
+    @property
+    def on_features(self) -> bool:
+        """Whether the encoder takes the features of another network, and no images."""
+        return self.backbone is not None or self.spec.image_size == 1
+
+    @property
+    def observed(self) -> tuple[str, ...]:
+        """The names of what `embed_observed` sees."""
+        return (FEATURES,) if self.on_features else self.observer.names
 
     @property
     def observer(self) -> Observer:

@@ -48,7 +48,7 @@ def build_model(
     total = (len(data.images) if learns else 0) + (len(held_out.images) if held_out else 0)
     total += min(len(data.images), FITTED_IMAGES)
     with session.display.stage("calibration", total, "images") as advance:
-        typicality = fit_typicality(network, data.images, advance, session.ranks)
+        typicality = fit_typicality(network, data.images, data.labels, advance, session.ranks)
         if prototypes is not None:
             both = PrototypeTrainingSet(data.images, data.labels, data.ids, prototypes)
             pictures = both.prototype_images()

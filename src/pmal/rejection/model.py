@@ -25,7 +25,7 @@ from pmal.rejection.calibration import Calibration
 from pmal.rejection.penalty import DECISION, Penalty
 from pmal.rejection.scores import LOGIT_SCORES, Reference, class_distances, unknown_scores
 from pmal.rejection.thresholds import conformal_p_values, decide, promise
-from pmal.rejection.typicality import TYPICALITY, Typicality, always_typical, embed_with_typicality
+from pmal.rejection.typicality import TYPICALITY, AnyTypicality, always_typical, embed_with_typicality
 
 _ROWS = 1 << 16
 REPLAYED = (*LOGIT_SCORES, "distance")
@@ -95,8 +95,8 @@ class OpenSetModel:
     pictures: Tensor | None = None
     """uint8 (P, C, H, W) of all prototypes, by class and then by rank."""
     calibration: Calibration | None = None
-    typicality: Typicality | None = None
-    """What training images look like to the layers; None for models of embeddings."""
+    typicality: AnyTypicality | None = None
+    """What training images look like to the layers, or in pretrained features; None: nothing was fitted."""
 
     def __getstate__(self) -> dict[str, object]:
         """For copies and pickles, which make anew what is only kept for speed."""
@@ -225,7 +225,7 @@ class OpenSetModel:
         held = self.calibration.scores if self.calibration else {}
         if self.typicality is None or TYPICALITY not in held or self.rule.score not in held:
             return None
-        return Penalty.fit(held[self.rule.score], held[TYPICALITY])
+        return Penalty.fit(held[self.rule.score], held[TYPICALITY], self.typicality.linear)
 
     def far_limit(self) -> float:
         """From where on the typicality alone makes an image unknown that is usual in all else."""
@@ -273,7 +273,7 @@ class OpenSetModel:
         return self.reference.ready(self.classifier.mean.device) if self.reference else None
 
     @functools.cached_property
-    def _typicality(self) -> Typicality | None:
+    def _typicality(self) -> AnyTypicality | None:
         """On the device of the network; a copy, because a module moves in place, and others may share it."""
         return deepcopy(self.typicality).to(self.classifier.mean.device) if self.typicality else None
 

@@ -21,15 +21,18 @@ from torch.nn.functional import normalize, pad
 
 from pmal.config import MiningConfig
 from pmal.data.samples import evenly
+from pmal.ensemble.classifier import FEATURES
+from pmal.ensemble.embeddings import batch_for
 from pmal.errors import DataError, UsageError
 from pmal.mining import PrototypeSet, mine
 from pmal.mining.quality import exponent
 from pmal.rejection.building import thumbnails
 from pmal.rejection.calibration import Calibration
+from pmal.rejection.class_typicality import ClassTypicality
 from pmal.rejection.model import ADDED_SCORES, OpenSetModel, Prototype, Rule
 from pmal.rejection.scores import NEIGHBORS, Reference, class_distances
 from pmal.rejection.training_scores import BANK_LIMIT
-from pmal.rejection.typicality import TYPICALITY
+from pmal.rejection.typicality import TYPICALITY, AnyTypicality
 
 _PROBED = 1000
 """Prototypes that the scale of logits against distances is measured on at most."""
@@ -93,9 +96,9 @@ def add_class(
     Rules by `distance` and `neighbors` stay as they are. `combined` is made of these two from now on and
     calibrated anew on the stored scores. Any other score gives way to the distance, and so do `neighbors` and
     `combined` where the class has fewer samples than `neighbors` looks at. A threshold that was set by hand
-    is dropped with the score that it was set for. Typicality is left out where a tenth or more of the new
-    class's samples (far_N: their scores) is unlike the training images. The result says where the rule
-    changed.
+    is dropped with the score that it was set for. Typicality of features gets the new class, too. That of
+    layers is left out where a tenth or more of the new class's samples (far_N: their scores) is unlike the
+    training images. The result says where the rule changed.
     """
     reference = model.reference
     if reference is None:
@@ -105,8 +108,8 @@ def add_class(
     if name in model.class_names:
         raise UsageError(f"class '{name}' exists already: choose another name")
     mined = mine_class(z_ND, reference.mask_KT.shape[1])
-    typical = _is_typical(model, far_N)
-    kept = (*ADDED_SCORES, TYPICALITY) if typical else ADDED_SCORES
+    typicality = _widened(model, images_NCHW, far_N)
+    kept = (*ADDED_SCORES, TYPICALITY) if typicality else ADDED_SCORES
     wider = replace(
         model,
         class_names=(*model.class_names, name),
@@ -114,7 +117,7 @@ def add_class(
         gallery=(*model.gallery, _gallery(mined, files)) if model.gallery else (),
         pictures=_with_pictures(model.pictures, images_NCHW[mined.ids]),
         calibration=_calibrate(model.calibration, kept),
-        typicality=model.typicality if typical else None,
+        typicality=typicality,
     )
     wider = replace(wider, rule=_keep_rule(model, wider, len(z_ND)))
     return wider, _measure(model, wider, len(mined))
@@ -180,6 +183,17 @@ def _calibrate(calibration: Calibration | None, kept: Sequence[str]) -> Calibrat
     scores = {name: calibration.scores[name] for name in kept if name in calibration.scores}
     found = Calibration.fit(scores, calibration.predictions)
     return replace(found, z=calibration.z, labels=calibration.labels)
+
+
+@torch.no_grad()
+def _widened(model: OpenSetModel, images_NCHW: Tensor, far_N: Tensor | None) -> AnyTypicality | None:
+    """Return the typicality with the new class; that of layers, which knows no classes, if it fits."""
+    if not isinstance(model.typicality, ClassTypicality):
+        return model.typicality if _is_typical(model, far_N) else None
+    network = model.classifier
+    batches = torch.split(images_NCHW, batch_for(network))
+    found = [network.embed_observed(batch.to(network.mean.device))[2][FEATURES] for batch in batches]
+    return model.typicality.with_class(torch.cat(found))
 
 
 def _is_typical(model: OpenSetModel, far_N: Tensor | None) -> bool:

@@ -1,7 +1,8 @@
 """What an image that looks like no training image adds to the score that decides.
 
 Near score and typicality become one score, in the unit of the near one: near + unit w u^2, where u says how
-many of its own units the typicality lies above that of a usual known image. A unit of a score is the distance
+many of its own units the typicality lies above that of a usual known image. The typicality of features, which
+near unknown images differ in as well, is added as it is: near + unit u. A unit of a score is the distance
 from the median of held-out known images to their 95 % quantile, divided by log 10: so much that an image
 becomes e times as rare. So there is one threshold, one p-value and one promise, usual images keep their near
 score, and an image that is far from everything is unknown whatever class it points to.
@@ -31,9 +32,11 @@ class Penalty:
     """The unit of the typicality."""
     unit: float
     """The unit of the near score."""
+    linear: bool = False
+    """Every unit counts alike, also below that of a usual image."""
 
     @classmethod
-    def fit(cls, near_n: Tensor, far_n: Tensor) -> "Penalty | None":
+    def fit(cls, near_n: Tensor, far_n: Tensor, linear: bool = False) -> "Penalty | None":
         """Return the scale, or None where the scores of held-out images are too few or too alike to give one.
 
         >>> Penalty.fit(torch.arange(101.0), torch.arange(101.0)).usual
@@ -41,16 +44,20 @@ class Penalty:
         """
         (_, unit), (usual, spread) = _scale(near_n), _scale(far_n)
         sound = len(near_n) == len(far_n) and unit > 0 and spread > 0
-        return cls(usual, spread, unit) if sound else None
+        return cls(usual, spread, unit, linear) if sound else None
 
     def __call__(self, far_B: Tensor) -> Tensor:
         """Return what is added to the near score, float64 (B,); infinite where the typicality is.
 
+        Minus infinity stands for images whose typicality is not known: nothing is added.
+
         >>> Penalty(usual=10.0, spread=1.0, unit=0.5)(torch.tensor([3.0, 10.0, 20.0]))
         tensor([0., 0., 5.], dtype=torch.float64)
         """
-        above_B = ((far_B.double() - self.usual) / self.spread).clamp(min=0.0)
-        return self.unit * WEIGHT * above_B.square()
+        above_B = (far_B.double() - self.usual) / self.spread
+        if self.linear:
+            return self.unit * above_B.masked_fill(above_B == -math.inf, 0.0)
+        return self.unit * WEIGHT * above_B.clamp(min=0.0).square()
 
     def far_limit(self, room: float) -> float:
         """Return the typicality whose penalty is as large as the room that a near score has.
@@ -58,7 +65,8 @@ class Penalty:
         >>> round(Penalty(usual=10.0, spread=1.0, unit=0.5).far_limit(5.0), 6)
         20.0
         """
-        return self.usual + self.spread * math.sqrt(max(room, 0.0) / (self.unit * WEIGHT))
+        units = max(room, 0.0) / self.unit
+        return self.usual + self.spread * (units if self.linear else math.sqrt(units / WEIGHT))
 
 
 def _scale(scores: Tensor) -> tuple[float, float]:

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from pmal.rejection.calibration import Calibration
 from pmal.rejection.model import ADDED_SCORES, OpenSetModel
+from pmal.rejection.penalty import DECISION
 from pmal.rejection.scores import unknown_scores
 from pmal.rejection.thresholds import best_f1_threshold
 from pmal.rejection.typicality import TYPICALITY
@@ -20,14 +21,15 @@ def recalibrated(
     """
     nearest_N = model.nearest_class(z_ND, logits_NK)
     if labels_N is not None and (labels_N < 0).any():
-        score_N = model.scores(z_ND, logits_NK)[model.deciding_score()]
+        found = model.scores(z_ND, logits_NK, far_N)
+        score_N = found.get(DECISION, found[model.deciding_score()])
         best = best_f1_threshold(labels_N, nearest_N, score_N)
         return replace(model, rule=replace(model.rule, threshold=best.value))
     names = ADDED_SCORES if model.added else None
     scores = unknown_scores(z_ND, logits_NK, model.reference, names=names, head=model.classifier.head)
     scores |= {TYPICALITY: far_N} if model.typicality is not None else {}
-    found = Calibration.fit(scores, nearest_N)
+    held = Calibration.fit(scores, nearest_N)
     rule = replace(model.rule, threshold=None)
-    calibrated = replace(model, rule=rule, calibration=found.keeping(z_ND, labels_N))
+    calibrated = replace(model, rule=rule, calibration=held.keeping(z_ND, labels_N))
     calibrated.deciding_score()  # a few samples that are all alike have no combined score
     return calibrated

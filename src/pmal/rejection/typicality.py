@@ -20,21 +20,23 @@ from pmal._runtime.progress import Advance
 from pmal._runtime.ranks import ALONE, Ranks
 from pmal.data.batches import ChosenImages, ImageBatches
 from pmal.data.samples import evenly
-from pmal.ensemble.classifier import Classifier
+from pmal.ensemble.classifier import FEATURES, Classifier
 from pmal.ensemble.embeddings import embed_images
-from pmal.errors import DataError
+from pmal.rejection.class_typicality import MOST_FEATURES, ClassTypicality, class_typicality_of
+from pmal.rejection.whitening import principal_directions
 
 TYPICALITY = "typicality"
 FITTED_IMAGES = 5000
 """Training images that the statistics are fitted to, evenly spaced where there are more."""
 DIRECTIONS = 32
 """Of a layer, at most: the others hold little but the noise of single images."""
-_SMALLEST = 1e-12
-"""Share of a layer's mean variance below which a direction counts as constant."""
 
 
 class Typicality(nn.Module):
     """Where the statistics of the training images lie, and how they vary together."""
+
+    linear = False
+    """Unknown images near to known classes are as typical as these: only what is far beyond counts."""
 
     def __init__(self, layers: Mapping[str, tuple[Tensor, Tensor]], whitening_MM: Tensor) -> None:
         """layers: by name the mean (F,) and the directions (F, R), float32, as is the last argument."""
@@ -59,19 +61,28 @@ class Typicality(nn.Module):
         return total_B.masked_fill(total_B.isnan(), math.inf)
 
 
-def fit_typicality(
-    network: Classifier, images: ImageBatches, advance: Advance | None = None, ranks: Ranks = ALONE
-) -> Typicality | None:
-    """Return what training images look like to the layers; None where the network has none to look at.
+AnyTypicality = Typicality | ClassTypicality
 
-    Embeddings of another network in the place of images have no layers here: those of a large pretrained one
-    tell noise and flat images apart by themselves.
+
+def fit_typicality(
+    network: Classifier,
+    images: ImageBatches,
+    labels_N: Tensor | None = None,
+    advance: Advance | None = None,
+    ranks: Ranks = ALONE,
+) -> AnyTypicality | None:
+    """Return what training images look like to the layers, or in the features of a pretrained network.
+
+    None where the network has no layers to look at, and for more features than a covariance is made of.
+
+    labels_N: the classes of the images; features are compared with those of a class.
     """
-    if network.spec.image_size == 1 or not network.observer.names:
+    names = network.observed
+    if not names or (network.on_features and (labels_N is None or network.mean.numel() > MOST_FEATURES)):
         return None
-    names = network.observer.names
+    kept = evenly(len(images), FITTED_IMAGES)
     if len(images) > FITTED_IMAGES:
-        images = ChosenImages(images, torch.from_numpy(evenly(len(images), FITTED_IMAGES)))
+        images = ChosenImages(images, torch.from_numpy(kept))
 
     def observe(batch: Tensor) -> tuple[Tensor, ...]:
         _, _, found = network.embed_observed(batch)
@@ -79,6 +90,9 @@ def fit_typicality(
 
     found = embed_images(network, images, advance=advance, ranks=ranks, embed=observe)
     statistics = {name: x_NF.numpy() for name, x_NF in zip(names, found, strict=True)}
+    if labels_N is not None and network.on_features:
+        classes = class_typicality_of(statistics[FEATURES], labels_N.cpu().numpy()[kept])
+        return classes.to(network.mean.device)
     return typicality_of(statistics).to(network.mean.device)
 
 
@@ -93,30 +107,8 @@ def typicality_of(statistics: Mapping[str, NDArray[np.float32]]) -> Typicality:
     return Typicality(layers, whitening_MM)
 
 
-def principal_directions(
-    statistics_NF: NDArray[np.float32], most: int | None = None
-) -> tuple[Tensor, Tensor]:
-    """Return the mean, and the directions in which samples differ most, scaled to a variance of one.
-
-    By Ledoit and Wolf's shrunk covariance. With all directions, the length of a difference to the mean in
-    them is its Mahalanobis distance.
-    """
-    from sklearn.covariance import ledoit_wolf  # takes long to import
-
-    x_NF = statistics_NF.astype(np.float64)
-    if not np.isfinite(x_NF).all():
-        raise DataError("the layers' statistics of training images are not finite: lower the learning rate")
-    covariance_FF = ledoit_wolf(x_NF)[0] if len(x_NF) > 1 else np.zeros((x_NF.shape[1],) * 2)
-    values_F, vectors_FF = np.linalg.eigh(covariance_FF)  # in rising order
-    # Constant statistics, as of a single image, would divide by zero: any change of them counts as large.
-    floor = max(_SMALLEST * values_F.mean(), np.finfo(np.float32).tiny ** 0.5)
-    directions_FF = vectors_FF / np.sqrt(values_F.clip(min=floor))
-    kept = directions_FF if most is None else directions_FF[:, -most:]
-    return torch.from_numpy(x_NF.mean(axis=0)).float(), torch.from_numpy(kept.copy()).float()
-
-
 def embed_with_typicality(
-    network: Classifier, typicality: Typicality | None, images_BCHW: Tensor
+    network: Classifier, typicality: AnyTypicality | None, images_BCHW: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return embeddings, logits and typicality scores of images, in one pass."""
     if typicality is None:

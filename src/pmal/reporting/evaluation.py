@@ -87,7 +87,8 @@ def measure_model(
 
 def _plain_model(softmax: Classifier, train: Part | None, ranks: Ranks) -> OpenSetModel:
     """The first classifier as a model of its own, so that it has every score that the other one has."""
-    typicality = fit_typicality(softmax, train.images, ranks=ranks) if train else None
+    labels_N = train.labels(torch.device("cpu")) if train else None
+    typicality = fit_typicality(softmax, train.images, labels_N, ranks=ranks) if train else None
     return OpenSetModel(softmax, softmax.spec.class_names, Rule("logit"), typicality=typicality)
 
 

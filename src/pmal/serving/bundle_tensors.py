@@ -15,9 +15,10 @@ from pmal._runtime.seeds import seeded
 from pmal.ensemble.classifier import Classifier
 from pmal.errors import DataError, UsageError, first_line
 from pmal.rejection.calibration import Calibration
+from pmal.rejection.class_typicality import ClassTypicality
 from pmal.rejection.model import OpenSetModel
 from pmal.rejection.scores import LOGIT_SCORES, Reference
-from pmal.rejection.typicality import TYPICALITY, Typicality
+from pmal.rejection.typicality import TYPICALITY, AnyTypicality, Typicality
 from pmal.serving.bundle_folder import CALIBRATION, LAYERS, RECORD, REFERENCE, WEIGHTS
 from pmal.serving.bundle_record import Record, thresholds_in_effect
 
@@ -160,10 +161,28 @@ def _calibration(
 
 def _typicality(
     names: tuple[str, ...], network: Classifier, tensors: Mapping[str, Tensor], folder: Path
-) -> Typicality:
+) -> AnyTypicality:
     path = folder / LAYERS
-    if names != network.observer.names:
+    if names != network.observed:
         raise DataError(f"{folder / RECORD}: its layers are not those of its network: save it again")
+    made = _of_classes if network.on_features else _of_layers
+    typicality = made(names, tensors, path)
+    if not all(tensor.isfinite().all() for tensor in tensors.values()):
+        raise DataError(f"{path}: NaN or infinite values among the statistics")
+    return typicality
+
+
+def _of_classes(names: tuple[str, ...], tensors: Mapping[str, Tensor], path: Path) -> ClassTypicality:
+    _check_names(tensors, {"center", "whitening", "means"}, set(), path)
+    center_F, whitening_FF, means_KF = (tensors[name] for name in ("center", "whitening", "means"))
+    width = center_F.numel()
+    _check(path, "center", center_F, (torch.float32,), (width,))
+    _check(path, "whitening", whitening_FF, (torch.float32,), (width, width))
+    _check(path, "means", means_KF, (torch.float32,), (_length(means_KF, 0), width))
+    return ClassTypicality(center_F, whitening_FF, means_KF)
+
+
+def _of_layers(names: tuple[str, ...], tensors: Mapping[str, Tensor], path: Path) -> Typicality:
     kinds = {f"{kind}_{i}" for kind in ("mean", "directions") for i in range(len(names))}
     _check_names(tensors, kinds | {"whitening"}, set(), path)
     layers, total = {}, 0
@@ -174,8 +193,6 @@ def _typicality(
         _check(path, f"directions_{i}", directions_FR, (torch.float32,), (width, count))
         layers[name], total = (mean_F, directions_FR), total + count
     _check(path, "whitening", tensors["whitening"], (torch.float32,), (total, total))
-    if not all(tensor.isfinite().all() for tensor in tensors.values()):
-        raise DataError(f"{path}: NaN or infinite values among the statistics")
     return Typicality(layers, tensors["whitening"])
 
 
