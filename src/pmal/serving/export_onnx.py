@@ -118,7 +118,8 @@ def _tell_apart(program: Any) -> None:
     graph = program.model.graph
     ends = [*graph.inputs, *graph.outputs]
     own, names = {id(value) for value in ends}, {value.name for value in ends}
-    for value in (value for node in graph for value in node.outputs):
+    computed = [value for node in graph for value in node.outputs]
+    for value in [*computed, *graph.initializers.values()]:  # what is always the same was computed already
         if value.name in names and id(value) not in own:
             value.name = f"{value.name}.inner"
 
