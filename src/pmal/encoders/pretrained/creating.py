@@ -8,7 +8,7 @@ from pmal.encoders.pretrained import efficientnet_lite as lite
 from pmal.encoders.pretrained.backbone import Backbone
 from pmal.encoders.pretrained.names import LIBRARIES, OWN, is_pretrained, list_pretrained
 from pmal.encoders.pretrained.preprocessing import Preprocessing, checked_preprocessing
-from pmal.encoders.pretrained.weights import load_weights, read_own, read_safetensors
+from pmal.encoders.pretrained.weights import load_weights, read_backbone, read_own
 from pmal.errors import DataError, unknown_name
 
 LITE, HUGGING_FACE = "efficientnet_lite", "transformers"
@@ -93,7 +93,7 @@ def _read_description(description: Mapping[str, Any]) -> tuple[str, Mapping[str,
 
 
 def _own_with_weights(name: str, weights: str | None) -> Backbone:
-    given = None if weights is None else read_safetensors(Path(weights))
+    given = None if weights is None else read_backbone(Path(weights))
     backbone = _own(name)
     tensors = read_own(name) if given is None else given
     load_weights(backbone.body, lite.from_published(tensors), weights or OWN[name].path)

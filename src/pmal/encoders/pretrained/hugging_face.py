@@ -17,7 +17,7 @@ from pmal.encoders.pretrained.families import Family, check_fields, find_family,
 from pmal.encoders.pretrained.hub import find_folder
 from pmal.encoders.pretrained.names import CONFIG, package_missing
 from pmal.encoders.pretrained.preprocessing import Preprocessing, read_preprocessing
-from pmal.encoders.pretrained.weights import load_weights, read_folder, read_safetensors, without_prefix
+from pmal.encoders.pretrained.weights import load_weights, read_backbone, read_folder, without_prefix
 from pmal.errors import DataError, UsageError, first_line
 
 KIND = "transformers"
@@ -31,7 +31,7 @@ def hugging_face_backbone(name: str, weights: str | None) -> Backbone:
     """Return the model that `hf/...` names with its weights, or with those of a file."""
     if missing := package_missing(name):
         raise UsageError(missing)
-    given = None if weights is None else read_safetensors(Path(weights))
+    given = None if weights is None else read_backbone(Path(weights))
     folder = find_folder(name.removeprefix("hf/"), with_weights=given is None)
     where = str(folder / CONFIG)
     model_type, found = own_fields(read_json(folder / CONFIG), where)
@@ -67,6 +67,7 @@ def rebuild_hugging_face(
     if not isinstance(fields, Mapping) or set(fields) != set(family.fields):
         raise DataError(f"{where}: its config does not have the fields of a {architecture['model_type']}")
     config = _config(family, fields, where)
+    own = {"kind": KIND, "model_type": architecture["model_type"]}
     num_features = _measure(family, config, images.crop, where)
     return Backbone(
         name,
@@ -75,7 +76,7 @@ def rebuild_hugging_face(
         num_features=num_features,
         mean=images.mean,
         std=images.std,
-        architecture={**architecture, "crop": images.crop},
+        architecture={**own, "config": dict(fields), "crop": images.crop},
     )
 
 

@@ -15,7 +15,7 @@ from pmal.encoders.adapters import pooled, remove_head
 from pmal.encoders.pretrained.backbone import Backbone, Cropped
 from pmal.encoders.pretrained.names import package_missing
 from pmal.encoders.pretrained.preprocessing import Preprocessing, checked_preprocessing
-from pmal.encoders.pretrained.weights import load_weights, read_safetensors, without_prefix
+from pmal.encoders.pretrained.weights import load_weights, read_backbone, without_prefix
 from pmal.errors import DataError, UsageError, first_line
 
 KINDS = ("timm", "torchvision")
@@ -31,7 +31,7 @@ def library_backbone(name: str, weights: str | None) -> Backbone:
     if missing := package_missing(name):
         raise UsageError(missing)
     _check_name(model, UsageError)
-    given = None if weights is None else read_safetensors(Path(weights))
+    given = None if weights is None else read_backbone(Path(weights))
     network = _build(kind, model, pretrained=given is None)
     images = checked_preprocessing(_images(kind, model, network), name)
     if given is not None:

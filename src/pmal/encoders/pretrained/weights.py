@@ -47,7 +47,12 @@ def read_safetensors(file: Path) -> dict[str, Tensor]:
         ) from None
     except SafetensorError as error:
         raise DataError(f"weights {file}: not a safetensors file ({first_line(error)})") from None
-    return without_prefix(tensors, OUR_PREFIX)
+    return tensors
+
+
+def read_backbone(file: Path) -> dict[str, Tensor]:
+    """Return the tensors of a network, or of a whole `Backbone` that was saved, under the network's names."""
+    return without_prefix(read_safetensors(file), OUR_PREFIX)
 
 
 def read_folder(folder: Path) -> dict[str, Tensor]:
