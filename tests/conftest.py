@@ -27,9 +27,9 @@ NOT_OURS = re.compile(
     r"|(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|TORCHELASTIC_.*"
     r"|TERM|COLORTERM|COLUMNS|LINES|TERMINAL_WIDTH|NO_COLOR|FORCE_COLOR|PY_COLORS|TTY_.*|TYPER_.*|GITHUB_ACTIONS"
     r"|(?i:(http|https|all|no)_proxy)"
-    r"|PYTHON(UNBUFFERED|WARNINGS)"
+    r"|PYTHON(UNBUFFERED|WARNINGS)|HF_.*|TRANSFORMERS_.*|XDG_CACHE_HOME"
 )
-"""Data, other processes, terminals and proxies: what the caller's shell says of them is for no test."""
+"""Data, other processes, terminals, proxies, caches: what the caller's shell says of them is for no test."""
 
 
 @pytest.fixture(scope="session", autouse=True)

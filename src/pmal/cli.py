@@ -89,6 +89,9 @@ def fit(
     num_known: Annotated[int | None, typer.Option(min=0, help=DATA_HELP["num_known"])] = None,
     seed: Annotated[int | None, typer.Option(min=0, help=RUN_HELP["seed"])] = None,
     encoder: Annotated[str | None, typer.Option(help=ENCODER_HELP["name"])] = None,
+    weights: Annotated[
+        Path | None, typer.Option(metavar="FILE.safetensors", help=ENCODER_HELP["weights"])
+    ] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help=TRAINING_HELP["epochs"])] = None,
     assignments: SetOption = None,
     start: FromOption = None,
@@ -115,7 +118,8 @@ def fit(
         "method": method,
         "seed": seed,
         "data": {"source": source, "family": family, "split": split, "known": names, "num_known": num_known},
-        "encoder": {"name": encoder},
+        # From wherever the run is taken up again.
+        "encoder": {"name": encoder, "weights": str(weights.absolute()) if weights else None},
         "training": {"epochs": epochs},
     }
     resources = Resources(device, data_root, workers, memory_limit, checkpoint_seconds, cache)

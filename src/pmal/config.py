@@ -139,7 +139,7 @@ class EncoderConfig(Checked):
     name: str = "oscri"
     """Pretrained and frozen: efficientnet_lite0, efficientnet_lite1, hf/NAME. To train: oscri, small, ..."""
     weights: str = ""
-    """A .safetensors file with the weights of a pretrained encoder. Empty: those that belong to its name."""
+    """A .safetensors file with the encoder's weights: a pretrained one stays so, others begin with them."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options of that encoder."""
     projection: Annotated[str, OneOf(("none", "linear"))] = "none"

@@ -54,7 +54,7 @@ class FeatureAdapter(Encoder):
         return self._features(_through(self.body, slice(self.middle, None), hidden))
 
     def _features(self, features: Any) -> Tensor:
-        z_BD = _pool(features)
+        z_BD = pooled(features)
         if z_BD.shape[1] != self.num_features:
             raise UsageError(
                 f"{_kind(self.body)} returned {z_BD.shape[1]} features where {self.num_features} were "
@@ -123,7 +123,7 @@ def torchvision_encoder(model: str, in_channels: int, image_size: int | None) ->
         )
     torchvision = _import_library("torchvision", model)
     body = _build("torchvision", model, lambda: torchvision.models.get_model(model, weights=None))
-    _remove_head(body, model)
+    remove_head(body, model)
     return FeatureAdapter(body, in_channels=3, image_size=image_size or LIBRARY_IMAGE_SIZE)
 
 
@@ -134,7 +134,8 @@ LIBRARIES: dict[str, Callable[[str, int, int | None], FeatureAdapter]] = {
 """Encoders named `<library>/<model>`; the library is imported when one of them is created, not before."""
 
 
-def _pool(features: Any) -> Tensor:
+def pooled(features: Any) -> Tensor:
+    """Return features (B, D) as they are, and maps (B, D, H, W) averaged over their pixels."""
     if isinstance(features, Tensor) and features.ndim == 2:
         return features
     if isinstance(features, Tensor) and features.ndim == 4:
@@ -173,7 +174,7 @@ def _dry_run(body: nn.Module, in_channels: int, image_size: int) -> Tensor:
     image = image.to(weight.device, weight.dtype)
     try:
         with evaluating(body), torch.no_grad():
-            return _pool(body(image))
+            return pooled(body(image))
     except UsageError:
         raise
     except Exception as error:
@@ -202,7 +203,8 @@ def _build(library: str, model: str, build: Callable[[], nn.Module]) -> nn.Modul
         ) from error
 
 
-def _remove_head(body: nn.Module, model: str) -> None:
+def remove_head(body: nn.Module, model: str) -> None:
+    """Put the identity in the place of the classifier of one of torchvision's models."""
     for name in ("fc", "classifier", "head", "heads"):
         if isinstance(getattr(body, name, None), nn.Module):
             setattr(body, name, nn.Identity())

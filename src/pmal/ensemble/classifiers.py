@@ -16,6 +16,7 @@ from pmal.config import RunConfig, TrainingConfig
 from pmal.data.augmentation import augment
 from pmal.data.batches import is_resident
 from pmal.data.parts import training_statistics
+from pmal.encoders.initial import load_initial
 from pmal.ensemble.classifier import (
     Classifier,
     ClassifierSpec,
@@ -178,6 +179,8 @@ def _rehearse(spec: ClassifierSpec, config: RunConfig) -> None:
     for head in heads:
         with seeded(0, torch.device("cpu")):
             model = Classifier(replace(spec, head=head))
+            if spec.encoder.weights:
+                load_initial(model.encoder, Path(spec.encoder.weights))
             network, objective = make_learner(model, config, flip=True, seed=0)
             optimizer = make_optimizer(network, config.training)
             EagerStep(objective, optimizer, None, config.training.precision, lambda loss: None)(
@@ -186,8 +189,13 @@ def _rehearse(spec: ClassifierSpec, config: RunConfig) -> None:
 
 
 def untrained(spec: ClassifierSpec, mean_C: torch.Tensor, std_C: torch.Tensor, seed: int) -> Classifier:
-    """A network with the first weights of this seed. On the CPU, so that they do not depend on the device."""
+    """A network with the first weights of this seed. On the CPU, so that they do not depend on the device.
+
+    Those of the encoder come from a file where the settings name one.
+    """
     with seeded(stream(seed, "init"), torch.device("cpu")):
         model = Classifier(spec)
+    if spec.encoder.weights:
+        load_initial(model.encoder, Path(spec.encoder.weights))
     model.set_normalization(mean_C, std_C)
     return model.use_channels_last()

@@ -45,9 +45,13 @@ class Inputs:
 
     def spec(self, encoder: EncoderConfig, class_names: tuple[str, ...], head: HeadConfig) -> ClassifierSpec:
         """Return what the networks are built from; on features, one linear layer is the encoder."""
+        options = dict(encoder.options)
+        if is_pretrained(encoder.name):  # said of where the weights come from, not of the network
+            options.pop(PRETRAINED, None)
+            encoder = replace(encoder, options=options)
         if self.backbone is not None:
-            options = {name: value for name, value in encoder.options.items() if name != PRETRAINED}
-            encoder = replace(encoder, name=PRECOMPUTED, options=options)
+            # The file of weights was that of the backbone.
+            encoder = replace(encoder, name=PRECOMPUTED, options=options, weights="")
         return ClassifierSpec(encoder, class_names, self.size, self.channels, head)
 
 

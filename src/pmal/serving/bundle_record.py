@@ -124,6 +124,8 @@ def read_record(content: dict[str, Any]) -> Record:
 def _network_settings(spec: ClassifierSpec) -> dict[str, Any]:
     try:
         settings = to_settings(spec)
+        # Where the first weights came from is nobody else's business, and version 0.1 had no such field.
+        settings["encoder"].pop("weights", None)
         # Without a field for what is not there, as version 0.1 wrote it.
         return settings if spec.backbone else {n: v for n, v in settings.items() if n != "backbone"}
     except (TypeError, ValueError) as error:

@@ -113,7 +113,19 @@ def build_onnx(model: OpenSetModel, header: OnnxHeader) -> bytes:
     return _serialize(program, header)
 
 
+def _tell_apart(program: Any) -> None:
+    """Rename values within the graph that are called as an input or output is: a network may embed, too."""
+    graph = program.model.graph
+    ends = [*graph.inputs, *graph.outputs]
+    own, names = {id(value) for value in ends}, {value.name for value in ends}
+    computed = [value for node in graph for value in node.outputs]
+    for value in [*computed, *graph.initializers.values()]:  # what is always the same was computed already
+        if value.name in names and id(value) not in own:
+            value.name = f"{value.name}.inner"
+
+
 def _serialize(program: Any, header: OnnxHeader) -> bytes:
+    _tell_apart(program)
     proto = program.model_proto
     proto.producer_name, proto.producer_version = "pmal", header.pmal
     # The exporter notes where in the source each node came from, with the paths of this machine.

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Self
 
@@ -97,6 +97,25 @@ class Backbone(nn.Module):
         if images.shape[2] != side or images.shape[3] != side:
             got = f"{images.shape[2]} x {images.shape[3]}"
             raise UsageError(f"{self.name} takes images of {side} x {side} px, not {got}: resize them first")
+
+
+class Cropped(nn.Module):
+    """A network of another library behind a centered crop.
+
+    Args:
+        network: normalized images (B, 3, crop, crop) to whatever it returns.
+        crop: side of the square that is left of an image.
+        read: takes the features (B, D) out of what the network returns.
+    """
+
+    def __init__(self, network: nn.Module, crop: int, read: Callable[[Any], Tensor]) -> None:
+        super().__init__()
+        self.network, self.crop, self.read = network, crop, read
+
+    def forward(self, x_BCHW: Tensor) -> Tensor:
+        start = (x_BCHW.shape[-1] - self.crop) // 2
+        end = start + self.crop
+        return self.read(self.network(x_BCHW[:, :, start:end, start:end]))
 
 
 def backbone_digest(backbone: Backbone) -> str:

@@ -7,6 +7,7 @@
 """
 
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -79,9 +80,15 @@ def weights_missing(name: str) -> str | None:
     library, _, model = name.partition("/")
     if not is_pretrained(name):
         return f"'{name}' is no pretrained network: choose {', '.join(list_pretrained())} or {_PATTERNS}"
-    if find_spec(PACKAGES[library]) is None:
-        return _not_installed(name, PACKAGES[library])
+    if not_installed := package_missing(name):
+        return not_installed
     return _folder_missing(name, model) if library == "hf" else None
+
+
+def package_missing(name: str) -> str | None:
+    """Return None where the library of a name is installed, else one line that says what to install."""
+    package = PACKAGES[name.partition("/")[0]]
+    return None if _is_installed(package) else _not_installed(name, package)
 
 
 _PATTERNS = "hf/<organization>/<model>, hf/./<folder>, timm/<model>, torchvision/<model>"
@@ -105,13 +112,17 @@ def local_folder(model: str) -> Path | None:
     return Path(model).expanduser() if model.startswith((".", "/", "~")) else None
 
 
-def cached_folder(model: str) -> Path | None:
-    """Return the newest snapshot of a model of the hub in its cache; None where there is none."""
+def hub_cache() -> Path:
+    """Return the folder in which models of the hub are kept, by the rules of its own library."""
     home = Path(
         os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")) / "huggingface"
     )
-    cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub").expanduser()
-    snapshots = cache / f"models--{model.replace('/', '--')}" / "snapshots"
+    return Path(os.environ.get("HF_HUB_CACHE") or home / "hub").expanduser()
+
+
+def cached_folder(model: str) -> Path | None:
+    """Return the newest snapshot of a model of the hub in its cache; None where there is none."""
+    snapshots = hub_cache() / f"models--{model.replace('/', '--')}" / "snapshots"
     found = [file.parent for file in snapshots.glob(f"*/{CONFIG}")] if snapshots.is_dir() else []
     return max(found, key=lambda folder: folder.stat().st_mtime, default=None)
 
@@ -121,13 +132,16 @@ def fetch_hint(model: str) -> str:
     return f"fetch it elsewhere with `hf download {model} --local-dir FOLDER`, then pass hf/./FOLDER"
 
 
-def folder_fault(folder: Path) -> str | None:
-    """Return what a folder lacks of a model that can be read, in one line; None where all is there."""
+def folder_fault(folder: Path, with_weights: bool = True) -> str | None:
+    """Return what a folder lacks of a model that can be read, in one line; None where all is there.
+
+    with_weights: they must be there, too.
+    """
     if not folder.is_dir():
         return f"{folder}: no such folder"
     if not (folder / CONFIG).is_file():
         return f"{folder}: holds no {CONFIG}: pass the folder that save_pretrained or `hf download` wrote"
-    if not any(folder.glob("*.safetensors")):
+    if with_weights and not any(folder.glob("*.safetensors")):
         return f"{folder}: holds no .safetensors file, and no other form is read: save_pretrained writes one"
     return None
 
@@ -141,6 +155,11 @@ def _folder_missing(name: str, model: str) -> str | None:
     if cached is None or folder_fault(cached):
         return f"{name} is not on this machine: {fetch_hint(model)}"
     return None
+
+
+def _is_installed(package: str) -> bool:
+    # A module that is there without a spec is one that a program has put together by itself.
+    return package in sys.modules or find_spec(package) is not None
 
 
 def _not_installed(name: str, package: str) -> str:

@@ -2,7 +2,7 @@
 
 import hashlib
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -10,10 +10,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor, nn
 
+from pmal._runtime.files import read_json
 from pmal.encoders.pretrained.names import OWN, own_weights, weights_missing
 from pmal.errors import DataError, UsageError, first_line
 
-Rename = Callable[[dict[str, Tensor]], dict[str, Tensor]]
+WHOLE = "model.safetensors"
 OUR_PREFIX = "body."
 """Of the tensors of a whole `Backbone`, which may be saved as well."""
 
@@ -46,9 +47,41 @@ def read_safetensors(file: Path) -> dict[str, Tensor]:
         ) from None
     except SafetensorError as error:
         raise DataError(f"weights {file}: not a safetensors file ({first_line(error)})") from None
-    if tensors and all(name.startswith(OUR_PREFIX) for name in tensors):
-        return {name.removeprefix(OUR_PREFIX): tensor for name, tensor in tensors.items()}
     return tensors
+
+
+def read_backbone(file: Path) -> dict[str, Tensor]:
+    """Return the tensors of a network, or of a whole `Backbone` that was saved, under the network's names."""
+    return without_prefix(read_safetensors(file), OUR_PREFIX)
+
+
+def read_folder(folder: Path) -> dict[str, Tensor]:
+    """Return the tensors of a model in a folder: of one file, or of several that an index lists."""
+    whole, index = folder / WHOLE, folder / f"{WHOLE}.index.json"
+    if whole.is_file():
+        return read_safetensors(whole)
+    if index.is_file():
+        content = read_json(index)
+        listed = content.get("weight_map") if isinstance(content, dict) else None
+        if not isinstance(listed, dict) or not all(isinstance(name, str) for name in listed.values()):
+            raise DataError(f"{index}: has no weight_map: fetch the model again")
+        files = [folder / Path(name).name for name in sorted(set(listed.values()))]
+    else:
+        files = sorted(folder.glob("*.safetensors"))
+        if len(files) != 1:
+            raise DataError(f"{folder}: holds {len(files)} .safetensors files but no {WHOLE}: pass --weights")
+    return {name: tensor for file in files for name, tensor in read_safetensors(file).items()}
+
+
+def without_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Return the tensors without a prefix that all of their names have; else as they are.
+
+    >>> list(without_prefix({"a.b": Tensor(), "a.c": Tensor()}, "a."))
+    ['b', 'c']
+    """
+    if not tensors or not all(name.startswith(prefix) for name in tensors):
+        return tensors
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
 
 
 def load_weights(body: nn.Module, tensors: Mapping[str, Tensor], source: str) -> None:

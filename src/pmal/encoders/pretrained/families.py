@@ -1,0 +1,195 @@
+"""Vision models of transformers that can be built here, and what their configuration may say.
+
+A model that somebody else has sent carries such a configuration. So only these families exist, each with the
+classes of transformers itself, and only the fields below reach these classes: others could name code.
+
+    dinov2              the first token after the last norm
+    vit                 the first token after the last norm, without the pooling layer that few weights have
+    clip_vision_model   the first token after a norm of its own; of a model of images and text, the image part
+    convnext            the mean of the last maps, after a norm
+    resnet              the mean of the last maps
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from pmal.errors import DataError
+
+ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "quick_gelu", "relu", "silu")
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A whole number, both ends included."""
+
+    low: int
+    high: int
+
+    def allows(self, value: Any) -> bool:
+        return type(value) is int and self.low <= value <= self.high
+
+    def __str__(self) -> str:
+        return f"a whole number from {self.low} to {self.high}"
+
+
+@dataclass(frozen=True)
+class Wholes:
+    """A list with one whole number for each stage."""
+
+    each: Whole
+
+    def allows(self, value: Any) -> bool:
+        return type(value) is list and 1 <= len(value) <= 8 and all(map(self.each.allows, value))
+
+    def __str__(self) -> str:
+        return f"one to eight times {self.each}"
+
+
+class Share:
+    """A number from 0 to 1."""
+
+    def allows(self, value: Any) -> bool:
+        return type(value) in (int, float) and math.isfinite(value) and 0 <= value <= 1
+
+    def __str__(self) -> str:
+        return "a number from 0 to 1"
+
+
+@dataclass(frozen=True)
+class Among:
+    """One of these values."""
+
+    values: tuple[Any, ...]
+
+    def allows(self, value: Any) -> bool:
+        return any(type(value) is type(one) and value == one for one in self.values)
+
+    def __str__(self) -> str:
+        return " or ".join(str(one).lower() for one in self.values)
+
+
+Check = Whole | Wholes | Share | Among
+WIDTH, SIDE, FLAG, ACTIVATION = Whole(1, 16384), Whole(1, 4096), Among((False, True)), Among(ACTIVATIONS)
+
+_ALL: Mapping[str, Check] = {"num_channels": Whole(3, 3), "hidden_act": ACTIVATION}
+_TOKENS: Mapping[str, Check] = {
+    **_ALL,
+    "hidden_size": WIDTH,
+    "num_hidden_layers": Whole(1, 256),
+    "num_attention_heads": Whole(1, 256),
+    "image_size": SIDE,
+    "patch_size": SIDE,
+    "layer_norm_eps": Share(),
+}
+_STAGES: Mapping[str, Check] = {**_ALL, "hidden_sizes": Wholes(WIDTH), "depths": Wholes(Whole(1, 128))}
+
+
+@dataclass(frozen=True)
+class Family:
+    """How a model of one kind is built and read."""
+
+    config: str
+    model: str
+    """Classes of transformers."""
+    fields: Mapping[str, Check]
+    """Those of its configuration that decide what is computed."""
+    first_token: bool = False
+    """Whether the features are the first token; else what the model itself pools."""
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the configuration that are always the same here."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Of the class of the model."""
+
+
+FAMILIES: Mapping[str, Family] = MappingProxyType(
+    {
+        "dinov2": Family(
+            "Dinov2Config",
+            "Dinov2Model",
+            {**_TOKENS, "mlp_ratio": Whole(1, 64), "qkv_bias": FLAG, "use_swiglu_ffn": FLAG},
+            first_token=True,
+            fixed={"use_mask_token": False},
+        ),
+        "vit": Family(
+            "ViTConfig",
+            "ViTModel",
+            {**_TOKENS, "intermediate_size": WIDTH, "qkv_bias": FLAG},
+            first_token=True,
+            options={"add_pooling_layer": False},
+        ),
+        "clip_vision_model": Family(
+            "CLIPVisionConfig", "CLIPVisionModel", {**_TOKENS, "intermediate_size": WIDTH}
+        ),
+        "convnext": Family(
+            "ConvNextConfig",
+            "ConvNextModel",
+            {
+                **_STAGES,
+                "num_stages": Whole(1, 8),
+                "patch_size": SIDE,
+                "layer_norm_eps": Share(),
+                "layer_scale_init_value": Share(),
+            },
+        ),
+        "resnet": Family(
+            "ResNetConfig",
+            "ResNetModel",
+            {
+                **_STAGES,
+                "embedding_size": WIDTH,
+                "layer_type": Among(("basic", "bottleneck")),
+                "downsample_in_first_stage": FLAG,
+                "downsample_in_bottleneck": FLAG,
+            },
+        ),
+    }
+)
+_IMAGES_AND_TEXT = {"clip": "clip_vision_model"}
+_CODE, _QUANTIZED = "auto_map", "quantization_config"
+
+
+def find_family(model_type: Any, where: str) -> Family:
+    """Return the family of this name; any other is refused with the list of them."""
+    if not isinstance(model_type, str) or model_type not in FAMILIES:
+        valid = ", ".join([*FAMILIES, *_IMAGES_AND_TEXT])
+        raise DataError(f"{where}: models of type {str(model_type)[:40]!r} are not built: valid are {valid}")
+    return FAMILIES[model_type]
+
+
+def own_fields(content: Any, where: str) -> tuple[str, dict[str, Any]]:
+    """Return the family that the content of a config.json names, and the fields of it that count here."""
+    if not isinstance(content, dict):
+        raise DataError(f"{where}: not the configuration of a model: pass one of transformers")
+    if content.get(_CODE):
+        raise DataError(f"{where}: names code of its own ({_CODE}), which is never run: choose another model")
+    if content.get(_QUANTIZED):
+        raise DataError(
+            f"{where}: its weights are quantized ({_QUANTIZED}): choose the model as it was trained"
+        )
+    whole = _IMAGES_AND_TEXT.get(str(content.get("model_type")))
+    if whole is not None:
+        return own_fields({"model_type": whole, **_part(content, where), _CODE: None}, where)
+    model_type = content.get("model_type")
+    family = find_family(model_type, where)
+    found = {name: value for name, value in content.items() if name in family.fields}
+    check_fields(family, found, where)
+    return str(model_type), found
+
+
+def check_fields(family: Family, found: Mapping[str, Any], where: str) -> None:
+    """Refuse a field that this family does not have, or a value that makes no sense."""
+    for name, value in found.items():
+        if name not in family.fields:
+            raise DataError(f"{where}: has a foreign field {name[:40]!r}")
+        if not family.fields[name].allows(value):
+            raise DataError(f"{where}: {name} is {str(value)[:40]}: expected {family.fields[name]}")
+
+
+def _part(content: Mapping[str, Any], where: str) -> dict[str, Any]:
+    part = content.get("vision_config")
+    if not isinstance(part, dict):
+        raise DataError(f"{where}: has no vision_config: pass a model that takes images")
+    return part

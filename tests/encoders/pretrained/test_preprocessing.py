@@ -1,0 +1,57 @@
+"""What image processors of transformers ask for."""
+
+import json
+
+import pytest
+
+from pmal.encoders.pretrained.preprocessing import parse_preprocessing, read_preprocessing
+from pmal.errors import DataError
+from tests.encoders.pretrained.tiny_models import IMAGES
+
+
+@pytest.mark.parametrize(
+    ("settings", "sides"),
+    [
+        ({"size": 224}, (224, 224)),
+        ({"size": {"height": 224, "width": 224}}, (224, 224)),
+        ({"size": {"shortest_edge": 256}, "crop_size": {"height": 224, "width": 224}}, (256, 224)),
+        ({"size": {"shortest_edge": 256}, "crop_size": 224, "do_center_crop": False}, (256, 256)),
+        ({"size": {"shortest_edge": 256}, "crop_size": 224, "do_resize": False}, (224, 224)),
+        ({"size": {"shortest_edge": 224}, "crop_pct": 0.875}, (256, 224)),
+        ({"size": {"shortest_edge": 384}, "crop_pct": 0.875}, (384, 384)),
+    ],
+)
+def test_sides(settings, sides):
+    found = parse_preprocessing({**IMAGES, **settings}, "f")
+    assert (found.side, found.crop) == sides
+    assert (found.mean, found.std) == ((0.4, 0.5, 0.6), (0.2, 0.25, 0.3))
+
+
+def test_without_normalization_pixels_are_taken_from_0_to_1():
+    found = parse_preprocessing({**IMAGES, "size": 32, "do_normalize": False}, "f")
+    assert (found.mean, found.std) == ((0, 0, 0), (1, 1, 1))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"size": None}, "size is None: expected the side of a square"),
+        ({"size": {"height": 224, "width": 112}}, "expected the side of a square"),
+        ({"size": 10**6}, "side of images is 1000000: expected 8 to 2048 px"),
+        ({"size": 224, "crop_size": 256}, "256 px cannot be cropped from images of 224 px"),
+        ({"size": 224, "crop_pct": "much"}, "crop_pct is much"),
+        ({"size": 224, "rescale_factor": 1.0}, "not scaled to 0..1"),
+        ({"size": 224, "image_mean": None}, "image_mean is None: expected three numbers"),
+        ({"size": 224, "image_std": [0.1, 0.1]}, "std of images is .* expected three numbers"),
+        ({"size": 224, "image_std": [0.1, 0.1, 0.0]}, "expected three numbers"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_by_the_name_of_its_file(settings, message):
+    with pytest.raises(DataError, match=message) as caught:
+        parse_preprocessing({**IMAGES, **settings}, "file")
+    assert str(caught.value).startswith("file: ")
+
+
+def test_newer_models_have_it_within_another_file(tmp_path):
+    (tmp_path / "processor_config.json").write_text(json.dumps({"image_processor": {**IMAGES, "size": 32}}))
+    assert read_preprocessing(tmp_path).side == 32
