@@ -15,7 +15,7 @@ from pmal._runtime.session import Session
 from pmal._runtime.tensors import has_tensors
 from pmal._runtime.text import plain_cell
 from pmal.config import RunConfig
-from pmal.data.samples import Samples
+from pmal.data.samples import BadImage, Pixels, Samples, VectorStore
 from pmal.data.task import open_task
 from pmal.ensemble.classifiers import load_classifiers
 from pmal.ensemble.embeddings import EmbeddedSet, embed_training_set, stored_embeddings
@@ -121,9 +121,11 @@ def make_audit(
 
 
 def write_audit(audit: Audit, folder: Path, advance: Callable[[int], None]) -> None:
-    """audit.csv, and one sheet-*.png per class."""
+    """Write audit.csv, and one sheet-*.png per class where the samples have pictures."""
     make_folder(folder)
     write_text(folder / "audit.csv", audit_table(audit))
+    if not has_pictures(audit.samples):
+        return
     for label, name in enumerate(audit.samples.class_names):
         image = contact_sheet(name, sheet_rows(audit, label))
         with atomic_path(folder / f"sheet-{label:03d}-{_file_word(name)}.png") as temporary:
@@ -168,9 +170,24 @@ def sheet_rows(audit: Audit, label: int) -> list[Row]:
         "least robust": ranking[::-1][:PER_ROW],
     }
     return [
-        Row(title, [(audit.samples.read(p), f"r {float(audit.log_r_N[p].exp()):.2f}") for p in positions])
+        Row(title, [(_picture(audit, p), f"r {float(audit.log_r_N[p].exp()):.2f}") for p in positions])
         for title, positions in shown.items()
     ]
+
+
+def has_pictures(samples: Samples) -> bool:
+    """Return whether there is anything to show: embeddings may come without the images they were made of."""
+    return not isinstance(samples.store, VectorStore) or samples.store.pictures is not None
+
+
+def _picture(audit: Audit, position: int) -> Pixels | None:
+    """Of embeddings, the image may be gone: nobody needed it for training."""
+    try:
+        return audit.samples.read(position)
+    except BadImage:
+        if not isinstance(audit.samples.store, VectorStore):
+            raise
+        return None
 
 
 def _file_word(name: str) -> str:

@@ -1,50 +1,59 @@
-"""Labels as people store them, numbers or names, as the class indices that mining works with."""
+"""Labels as people store them, numbers or names, as class indices. Imports no torch."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from pmal.data.samples import Ids
 from pmal.errors import DataError
-from pmal.mining._checks import first, integers
+
+if TYPE_CHECKING:
+    from pmal.data.rows.formats import Entry
 
 Names = tuple[str, ...] | None
-Labels = NDArray[Any] | Tensor | list[str]
 
 
-def class_indices(given: Labels, names: Names, rows: int | None, what: str) -> tuple[Tensor, Names]:
+def whole_numbers(values: Any, what: str) -> Ids:
+    """Return a vector of whole numbers, an array or a tensor, as int64."""
+    array = values.detach().cpu().numpy() if hasattr(values, "detach") else np.asarray(values)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise DataError(f"{what}: expected a vector of integers, got {array.dtype} of shape {array.shape}")
+    numbers: Ids = array.astype(np.int64)
+    return numbers
+
+
+def class_indices(given: "Entry", names: Names, rows: int | None, what: str) -> tuple[Ids, Names]:
     """The class of each sample (N,), and the names of the classes if there are any.
 
     names: of all classes, in their order. Without them, classes with names are sorted by name.
     rows: how many classes there are, where a head says so.
 
     >>> class_indices(["dog", "cat", "dog"], None, rows=None, what="labels")
-    (tensor([1, 0, 1]), ('cat', 'dog'))
+    (array([1, 0, 1]), ('cat', 'dog'))
     """
     if names is not None:
         _check_class_names(names, rows)
     if isinstance(given, list):
         return _from_names(given, names, rows, what)
-    labels_N = integers(given, what, len(given))
+    labels_N = whole_numbers(given, what)
     limit = rows if names is None else len(names)
     outside = labels_N < 0 if limit is None else (labels_N < 0) | (labels_N >= limit)
     if outside.any():
-        i = first(outside)
+        i = int(outside.argmax())
         classes = "count from 0" if limit is None else f"are 0 to {limit - 1}"
         raise DataError(f"{what}: sample {i} has label {int(labels_N[i])}, but classes {classes}")
     return labels_N, names
 
 
-def only_present(labels_N: Tensor, names: Names, what: str) -> tuple[Tensor, Names]:
+def only_present(labels_N: NDArray[np.int64], names: Names, what: str) -> tuple[Ids, Names]:
     """The same classes without those that have no sample, renumbered; two at least must remain.
 
-    >>> only_present(torch.tensor([5, 9, 5]), None, "labels")
-    (tensor([0, 1, 0]), ('5', '9'))
+    >>> only_present(np.array([5, 9, 5]), None, "labels")
+    (array([0, 1, 0]), ('5', '9'))
     """
-    present, indices_N = np.unique(labels_N.numpy(), return_inverse=True)
+    present, indices_N = np.unique(labels_N, return_inverse=True)
     if len(present) < 2:
         only = int(present[0])
         raise DataError(
@@ -53,12 +62,12 @@ def only_present(labels_N: Tensor, names: Names, what: str) -> tuple[Tensor, Nam
         )
     if np.array_equal(present, np.arange(len(present))) and (names is None or len(names) == len(present)):
         return labels_N, names
-    return torch.from_numpy(indices_N), tuple(str(k) if names is None else names[k] for k in present.tolist())
+    return indices_N, tuple(str(k) if names is None else names[k] for k in present.tolist())
 
 
 def _from_names(
     given: Sequence[str], names: Names, rows: int | None, what: str
-) -> tuple[Tensor, tuple[str, ...]]:
+) -> tuple[Ids, tuple[str, ...]]:
     if names is None:
         names = tuple(sorted(set(given)))
         if rows is not None and len(names) != rows:
@@ -71,7 +80,7 @@ def _from_names(
     if unknown:
         i, name = unknown[0]
         raise DataError(f"{what}: sample {i} is of class {name!r}, which is not among the class_names")
-    return torch.tensor([index_of[name] for name in given]), names
+    return np.array([index_of[name] for name in given], dtype=np.int64), names
 
 
 def _check_class_names(names: tuple[str, ...], rows: int | None) -> None:

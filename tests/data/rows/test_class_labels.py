@@ -1,9 +1,8 @@
 import numpy as np
 import pytest
-import torch
 
+from pmal.data.rows.class_labels import class_indices, only_present
 from pmal.errors import DataError
-from pmal.mining.class_labels import class_indices, only_present
 
 
 def test_names_are_sorted():
@@ -19,7 +18,7 @@ def test_names_in_the_order_of_the_head():
 @pytest.mark.parametrize("dtype", ["int8", "int32", "int64", "uint8"])
 def test_numbers_are_rows(dtype):
     labels, names = class_indices(np.array([2, 0], dtype), ("x", "y", "z"), 3, "labels")
-    assert (labels.tolist(), names, labels.dtype) == ([2, 0], ("x", "y", "z"), torch.int64)
+    assert (labels.tolist(), names, labels.dtype) == ([2, 0], ("x", "y", "z"), np.int64)
 
 
 @pytest.mark.parametrize(
@@ -48,20 +47,20 @@ def test_wrong_labels(given, names, rows, message):
 
 
 def test_absent_classes_are_left_out():
-    labels, names = only_present(torch.tensor([1, 3, 3]), ("a", "b", "c", "d"), "labels")
+    labels, names = only_present(np.array([1, 3, 3]), ("a", "b", "c", "d"), "labels")
     assert (labels.tolist(), names) == ([0, 1, 1], ("b", "d"))
-    labels, names = only_present(torch.tensor([1, 0]), ("a", "b", "c"), "labels")
+    labels, names = only_present(np.array([1, 0]), ("a", "b", "c"), "labels")
     assert (labels.tolist(), names) == ([1, 0], ("a", "b"))
-    labels, names = only_present(torch.tensor([10**15, 7]), None, "labels")
+    labels, names = only_present(np.array([10**15, 7]), None, "labels")
     assert (labels.tolist(), names) == ([1, 0], ("7", str(10**15)))
 
 
 def test_complete_classes_stay_as_they_are():
-    labels, names = only_present(torch.tensor([1, 0, 2]), None, "labels")
+    labels, names = only_present(np.array([1, 0, 2]), None, "labels")
     assert (labels.tolist(), names) == ([1, 0, 2], None)
 
 
 @pytest.mark.parametrize(("names", "named"), [(None, "class 4:"), (tuple("abcdef"), "class 'e':")])
 def test_one_class_is_not_enough(names, named):
     with pytest.raises(DataError, match=f"all samples are of {named} two classes or more are needed"):
-        only_present(torch.tensor([4, 4]), names, "labels")
+        only_present(np.array([4, 4]), names, "labels")

@@ -5,8 +5,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pmal.data.rows.parquet_columns import read_column
 from pmal.errors import DataError
-from pmal.mining.parquet_columns import read_column
 
 
 def _any_size(size):

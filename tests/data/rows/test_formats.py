@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
+from pmal.data.rows import formats
+from pmal.data.rows.formats import read_entries
 from pmal.errors import DataError
-from pmal.mining import embedding_formats
-from pmal.mining.embedding_formats import read_entries
 
 Z = np.arange(6, dtype=np.float32).reshape(3, 2)
 
@@ -73,12 +73,12 @@ def test_parquet(tmp_path):
     "name", ["z", "z_0", "z_12", "W", "W_0", "b_3", "embeddings", "label", "ids", "path"]
 )
 def test_known_names(name):
-    assert embedding_formats.KNOWN.fullmatch(name)
+    assert formats.KNOWN.fullmatch(name)
 
 
 @pytest.mark.parametrize("name", ["z_", "z_01", "z0", "w_0", "z_-1", "y", "z_0 ", "Labels", "z_1٣"])
 def test_unknown_names(name):
-    assert not embedding_formats.KNOWN.fullmatch(name)
+    assert not formats.KNOWN.fullmatch(name)
 
 
 # -- refused
@@ -140,7 +140,7 @@ def test_declared_size_is_checked_before_reading(tmp_path, monkeypatch):
     save_file({"z": torch.zeros(50, 50)}, tmp_path / "a.safetensors")
     for path in [*files, tmp_path / "a.safetensors"]:
         read_entries(path)
-        monkeypatch.setattr(embedding_formats, "memory_bytes", lambda: 20)
+        monkeypatch.setattr(formats, "memory_bytes", lambda: 20)
         with pytest.raises(DataError, match="bytes, more than the 20 of this machine's memory"):
             read_entries(path)
         monkeypatch.undo()
