@@ -78,9 +78,7 @@ def data_convert(
         raise UsageError(f"{out} exists: choose another name, or pass --force")
     opened = open_source(source, data_root)
     if holds_rows(opened):
-        raise UsageError(
-            f"{source}: embeddings, and this layout is one of images: convert the images instead"
-        )
+        raise UsageError(f"{source}: embeddings, and this layout holds images: convert those instead")
     parts = {"train": opened.train} | ({"test": opened.test} if opened.test is not None else {})
     if opened.foreign is not None:
         typer.echo(
