@@ -2,6 +2,7 @@
 
 import csv
 import io
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from pmal._runtime.files import atomic_path, make_folder, write_text
 from pmal._runtime.runs import CONFIG, changed_settings, open_run, read_config
 from pmal._runtime.session import Session
 from pmal._runtime.tensors import has_tensors
-from pmal._runtime.text import plain_cell
+from pmal._runtime.text import plain_cell, printable
 from pmal.config import RunConfig
 from pmal.data.samples import BadImage, Pixels, Samples, VectorStore
 from pmal.data.task import open_task
@@ -180,14 +181,14 @@ def has_pictures(samples: Samples) -> bool:
     return not isinstance(samples.store, VectorStore) or samples.store.pictures is not None
 
 
-def _picture(audit: Audit, position: int) -> Pixels | None:
-    """Of embeddings, the image may be gone: nobody needed it for training."""
+def _picture(audit: Audit, position: int) -> Pixels | str:
+    """Of embeddings, the image may be gone, because nobody needed it for training: its name is left."""
     try:
         return audit.samples.read(position)
     except BadImage:
         if not isinstance(audit.samples.store, VectorStore):
             raise
-        return None
+        return printable(os.path.basename(audit.samples.name(position)))
 
 
 def _file_word(name: str) -> str:

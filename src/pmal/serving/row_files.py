@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 
 from pmal._runtime.progress import Display
-from pmal.data.rows.formats import is_embedding_file
-from pmal.data.rows.table import check_width, read_rows
 from pmal.data.samples import NOT_FINITE, Vectors, VectorStore
 from pmal.errors import DataError
 from pmal.serving.image_files import BadFile, Entry, answer_blocks, find_files
@@ -62,6 +60,9 @@ def answer_rows(
 
 def _open(path: str, width: int, errors: list[BadFile]) -> VectorStore | None:
     """The rows of a file; None where there are none to answer."""
+    from pmal.data.rows.formats import is_embedding_file
+    from pmal.data.rows.table import check_width, read_rows
+
     try:
         if Path(path).is_file() and not is_embedding_file(Path(path)):
             raise DataError(f"{path}: this model takes embeddings, not images: name a {KINDS} file")

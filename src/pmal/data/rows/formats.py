@@ -2,7 +2,7 @@
 
 An entry is an array, a tensor, or a list of texts. Only entries with a name that is asked for are read.
 Nothing of a file is ever unpickled, and what it declares must fit into memory before any of it is read.
-Imports no torch but for .safetensors: an exported model needs none.
+torch and pyarrow are imported for the formats that need them: an exported model does without.
 """
 
 import json
@@ -17,13 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from pmal.data.rows.parquet_columns import read_column
 from pmal.data.sources.npz import declared_array
-from pmal.data.sources.parquet import names_in
 from pmal.errors import DataError, first_line
 
 if TYPE_CHECKING:
@@ -56,10 +52,20 @@ def entry_names(path: Path) -> list[str]:
     """Return the names of all that an .npz or Parquet file holds; none where it is not readable."""
     try:
         if path.suffix.lower() == ".parquet":
-            return list(pq.read_schema(path).names)
+            return _column_names(path)
         with zipfile.ZipFile(path) as archive:
             return [name.removesuffix(".npy") for name in archive.namelist()]
-    except (pa.ArrowException, *_BROKEN):
+    except _BROKEN:
+        return []
+
+
+def _column_names(path: Path) -> list[str]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return list(pq.read_schema(path).names)
+    except pa.ArrowException:
         return []
 
 
@@ -156,6 +162,11 @@ def _read_safetensors(path: Path, known: Known) -> tuple[dict[str, "Entry"], lis
 
 
 def _read_parquet(path: Path, known: Known) -> tuple[dict[str, "Entry"], list[str]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from pmal.data.rows.parquet_columns import read_column
+
     try:
         with pq.ParquetFile(path) as file:
             wanted, other = _split_names(file.schema_arrow.names, known)
@@ -176,6 +187,8 @@ def _read_parquet(path: Path, known: Known) -> tuple[dict[str, "Entry"], list[st
 
 def _declared_classes(path: Path, schema: Any) -> dict[str, "Entry"]:
     """Return the names that Hugging Face's metadata give the classes, where they do."""
+    from pmal.data.sources.parquet import names_in
+
     label = next((name for name in ("label", "labels") if name in schema.names), None)
     names = None if label is None else names_in(schema, label, path)
     return {"class_names": list(names)} if names else {}
