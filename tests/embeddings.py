@@ -5,13 +5,13 @@ import numpy as np
 from pmal.data.decode import encode_png
 
 CLASSES = ("cat", "dog", "owl", "fox")
-WIDTH = 6
-CENTERS = np.random.default_rng(0).normal(scale=4.0, size=(len(CLASSES), WIDTH))
+WIDTH = 16
+CENTERS = np.random.default_rng(0).normal(scale=3.0, size=(len(CLASSES), WIDTH))
 
 
-def rows(count, seed=1, classes=len(CLASSES)):
+def rows(count, seed=1):
     """Embeddings float32, and the names of their classes in turn."""
-    labels = np.arange(count) % classes
+    labels = np.arange(count) % len(CLASSES)
     noise = np.random.default_rng(seed).normal(size=(count, WIDTH))
     return (CENTERS[labels] + noise).astype(np.float32), np.array(CLASSES)[labels]
 

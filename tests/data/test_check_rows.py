@@ -34,7 +34,7 @@ def test_everything_that_is_wrong_is_counted(tmp_path):
 
 def test_for_people(tmp_path):
     text = describe_rows_check(check_rows(open_source(str(dirty(tmp_path)), None)))
-    assert "train: 12 rows of 6 numbers, 4 classes" in text
+    assert f"train: 12 rows of {WIDTH} numbers, 4 classes" in text
     assert "NaN or infinite values: 1" in text
     assert "equal rows in both parts: 1" in text
 

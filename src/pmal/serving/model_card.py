@@ -123,8 +123,8 @@ def _what_it_is(header: OnnxHeader) -> str:
         return (
             f"An open-set classifier of embeddings: names one of {len(header.class_names)} classes, or says "
             f"*unknown*. One ONNX graph from {header.channels} float32 numbers per sample, which another "
-            "model makes of it, to the decision; normalization and threshold are inside. The model that embeds is "
-            f"not part of it. Written by pmal {printable(header.pmal)}."
+            "model makes of it, to the decision; normalization and threshold are inside. The model that "
+            f"embeds is not part of it. Written by pmal {printable(header.pmal)}."
         )
     return (
         f"An open-set image classifier: names one of {len(header.class_names)} classes, or says *unknown*. "

@@ -107,6 +107,10 @@ def test_parquet_with_the_class_names_of_hugging_face(tmp_path):
         ({"test_labels": np.arange(3)}, "no 'test_embeddings' in it"),
         ({"test_embeddings": rows(4)[0][:, :3], "test_labels": rows(4)[1]}, "but 3 in the test part"),
         ({"test_embeddings": rows(4)[0], "test_labels": np.arange(4)}, "labels are numbers in one part"),
+        (
+            {"split": np.array(["train"] * 8), "test_embeddings": rows(4)[0], "test_labels": rows(4)[1]},
+            "both split and test_embeddings",
+        ),
         ({"split": np.array(["train", "test"])}, "split: 2 entries for 8 rows"),
         ({"split": np.array(["train", "half"] * 4)}, "row 1 has split 'half', not train or test"),
         ({"split": np.array(["test"] * 8)}, "no row has split 'train'"),
@@ -129,5 +133,5 @@ def test_labels_are_needed(tmp_path):
 
 def test_rows_under_the_name_of_images_are_told_theirs(tmp_path):
     np.savez(tmp_path / "e.npz", X=rows(4)[0], y=np.arange(4))
-    with pytest.raises(DataError, match="shape 4x6 is not .*: call embeddings 'embeddings'"):
+    with pytest.raises(DataError, match=r"shape 4x16 is not .*: call embeddings 'embeddings'"):
         opened(tmp_path / "e.npz")

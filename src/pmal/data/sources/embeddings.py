@@ -23,7 +23,7 @@ from pmal.data.rows.class_labels import Names, class_indices, only_present
 from pmal.data.rows.formats import read_entries
 from pmal.data.rows.table import EMBEDDINGS, FILES, LABELS, either, naming, row_store, texts
 from pmal.data.samples import Ids, Samples, Source, VectorStore
-from pmal.data.sources.parquet import split_rows
+from pmal.data.sources.parquet import checked_splits, split_rows
 from pmal.errors import DataError
 
 if TYPE_CHECKING:
@@ -102,9 +102,9 @@ def _samples(store: VectorStore, key: str, labels_N: Ids, names: tuple[str, ...]
 def _by_split(path: Path, samples: Sequence[Samples], splits: tuple[str, ...]) -> Source:
     """Return the rows of one table as two parts, which share it: a row keeps its place."""
     whole = samples[0]
-    if len(samples) == 2 or len(splits) != len(whole):
-        raise DataError(
-            f"split: {len(splits)} entries, but it tells the parts of {len(whole)} rows: remove it"
-        )
-    train, test = split_rows(np.array(splits, dtype=np.str_), path)
+    if len(samples) == 2:
+        raise DataError(f"{path}: both split and {TEST}embeddings: remove one of them")
+    if len(splits) != len(whole):
+        raise DataError(f"{path}: split: {len(splits)} entries for {len(whole)} rows: write one for each")
+    train, test = split_rows(checked_splits(splits, path), path)
     return Source(path.stem, whole.at(train), None if test is None else whole.at(test))
