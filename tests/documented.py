@@ -4,6 +4,7 @@ Each `sh` block is run by bash, with stand-ins in the place of programs: they no
 nothing. So quotes, loops and redirections are bash's own, and a program without a stand-in fails the block.
 """
 
+import json
 import re
 import shutil
 import subprocess
@@ -90,6 +91,9 @@ def make_sandbox(folder):
     for name, picture in zip(SINGLE_IMAGES, images[0][64:], strict=False):
         _write(folder / name, picture)
     _write_embeddings(folder / "features.npz")
+    random = np.random.default_rng(0)
+    np.savez(folder / "otter.npz", embeddings=random.normal(3.0, size=(20, 32)).astype("float32"))
+    (folder / "rows.json").write_text(json.dumps({"embeddings": random.normal(size=(2, 32)).tolist()}))
     (folder / ".venv" / "bin").mkdir(parents=True)
     (folder / ".venv" / "bin" / "activate").touch()
     for name, (classes, channels) in MADE_UP.items():

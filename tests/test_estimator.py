@@ -461,7 +461,7 @@ def test_wrong_options_are_named_before_any_work(options, message):
 def test_wrong_data_are_named(fitted):
     with pytest.raises(UsageError, match=r"fit\(X, y\) needs labels y"):
         classifier().fit(PROBLEM.X)
-    with pytest.raises(UsageError, match=r"takes embeddings: pass them as fit\(X, y\)"):
+    with pytest.raises(UsageError, match="takes embeddings, not images of 28 px"):
         classifier().fit("sample")
     with pytest.raises(DataError, match="1 known class: a classifier needs at least 2"):
         classifier().fit(PROBLEM.X, np.zeros(len(PROBLEM.X), int))

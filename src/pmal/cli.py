@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 failed, 2 wrong use, 3 bad data, 130/143 interrupted after
 import contextlib
 import json
 import sys
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -64,6 +65,7 @@ from pmal.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from pmal._runtime.session import Session
+    from pmal.serving.image_files import BadFile
 
 app = typer.Typer(
     help="Open-set recognition: names what it knows, says unknown to the rest.",
@@ -166,7 +168,11 @@ def predict(
         Path, typer.Argument(metavar="RUN", help="A run folder, the model folder in it, or an exported file.")
     ],
     images: Annotated[
-        list[str], typer.Argument(metavar="IMAGE|FOLDER", help="Image files, folders of image files.")
+        list[str],
+        typer.Argument(
+            metavar="IMAGE|FOLDER|EMBEDDINGS",
+            help="Image files, folders of them; for a model of embeddings, .npz, .parquet or .safetensors.",
+        ),
     ],
     score: ScoreOption = None,
     accept: AcceptOption = None,
@@ -209,11 +215,18 @@ def predict(
 
     from pmal.serving.answer_rows import decide_together
     from pmal.serving.answer_text import error_lines, write_answers
-    from pmal.serving.image_files import find_files
 
-    files, errors = find_files(images)
-    total = len(files) + len(errors)
-    with contextlib.closing(answer(files, errors)) as blocks:
+    errors: list[BadFile] = []
+    answered = 0
+
+    def counted(blocks: Iterable[Any]) -> Iterator[Any]:
+        nonlocal answered
+        for block in blocks:
+            answered += len(block)
+            yield block
+
+    with contextlib.closing(answer(images, errors)) as found:
+        blocks = counted(found)
         form = "json" if as_json else "csv" if as_csv else "table"
         if fdr is None:
             write_answers(out, form, about, blocks, errors, top)
@@ -223,7 +236,7 @@ def predict(
     if not as_json:
         print("".join(f"{line}\n" for line in error_lines(errors)), end="", file=sys.stderr)
     if errors:
-        raise DataError(f"{len(errors):,} of {total:,} could not be answered")
+        raise DataError(f"{len(errors):,} of {answered + len(errors):,} could not be answered")
 
 
 @app.command()
@@ -311,7 +324,7 @@ def audit(
     session = start_session(resources, as_json)
 
     from pmal import pipeline
-    from pmal.reporting.audit import audit_run, check_auditable
+    from pmal.reporting.audit import audit_run, check_auditable, has_pictures
 
     run = Path(target)
     if not (run / "config.toml").is_file():
@@ -334,7 +347,8 @@ def audit(
         print(json.dumps({"run": str(run), "out": str(out), **counts, "warnings": list(found.warnings)}))
     else:
         print(", ".join(f"{count:,} {name}" for name, count in counts.items()))
-        print(f"table and contact sheets: {out}\nrun folder: {run}")
+        what = "table and contact sheets" if has_pictures(found.samples) else "table"
+        print(f"{what}: {out}\nrun folder: {run}")
 
 
 app.command()(add_class)

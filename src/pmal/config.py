@@ -93,7 +93,7 @@ class DataConfig(Checked):
     """Which samples are learned, and how they are shown to the network."""
 
     source: str = "sample"
-    """A data set's name, a folder of class folders, a Parquet file or folder, or an .npz file."""
+    """A data set's name, a folder of class folders, a Parquet file or folder, an .npz file, or embeddings."""
     family: str = "auto"
     """arpl, neal, paper, first, lt, random, named, all. Auto: arpl, or what the set has; all for own data."""
     split: Annotated[int, Within(0)] = 0

@@ -29,7 +29,7 @@ from pmal._runtime.session import open_session
 from pmal.config import Resources, RunConfig
 from pmal.data.arrays import ReadSamples, are_rows, image_store, vector_store
 from pmal.data.loading import load_images
-from pmal.data.samples import PixelStore, Samples
+from pmal.data.samples import PixelStore, Samples, VectorStore
 from pmal.data.sources.registry import is_named, open_source
 from pmal.data.targets import ClassLabels
 from pmal.data.task import Task, learning_task, open_task
@@ -311,8 +311,6 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
     def _source_task(self, source: Any, seed: int) -> tuple[RunConfig, Task, ClassLabels]:
         if not isinstance(source, str | os.PathLike):
             raise UsageError("fit(X, y) needs labels y: only a source, a name or path, has its own")
-        if self.encoder == PRECOMPUTED:
-            raise UsageError("encoder='precomputed' takes embeddings: pass them as fit(X, y)")
         path, root = os.fspath(source), self._resources().data_root
         own = None if is_named(path) else lambda: open_source(path, root).train
         config = self._config(path, seed, own)
@@ -345,8 +343,9 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         check_is_fitted(self, "model_")
         store = self._store(X, origin)
         width = getattr(self, "n_features_in_", None)
-        if width is not None and np.shape(X)[1] != width:
-            raise DataError(f"X has {np.shape(X)[1]} features, but the classifier was fitted on {width}")
+        if isinstance(store, VectorStore) and store.vectors.shape[1] != width:
+            given = f"{store.origin} has {store.vectors.shape[1]} features"
+            raise DataError(f"{given}, but the classifier was fitted on {width}")
         return Samples.whole(store, np.zeros(len(store), np.int64), ("",))
 
     def _embed_samples(self, samples: Samples) -> tuple[torch.Tensor, ...]:

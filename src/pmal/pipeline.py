@@ -27,6 +27,7 @@ from pmal._runtime.text import printable
 from pmal.config import RunConfig, to_settings
 from pmal.data.parts import Part, image_shape
 from pmal.data.task import Task, open_task
+from pmal.encoders.choice import check_encoder
 from pmal.ensemble.classifiers import change_head, check_data, load_classifiers, rehearse, train_classifiers
 from pmal.ensemble.embeddings import EmbeddedSet, embed_training_set
 from pmal.ensemble.heads import check_heads, first_head
@@ -63,6 +64,7 @@ def fit(
     check_batch_size(config.training, ranks)
     ranks.by_first(lambda: check_stages(config, out, start, only))
     task = task or open_task(config.data, session.resources.data_root)
+    check_encoder(task.train, config.encoder.name)
     inputs = run_inputs(config, image_shape(task.train, config.data), out, session, write=True)
     rehearse(inputs.spec(config.encoder, task.class_names, first_head(config)), config)
     with open_run(out, config, start, ranks) as run:

@@ -10,7 +10,7 @@ from pmal.data.augmentation import augment, channel_statistics, normalize
 from pmal.data.loading import load_images
 from pmal.data.parts import image_shape, open_part, training_statistics
 from pmal.data.samples import BadImage, Samples, VectorStore
-from pmal.errors import UsageError
+from pmal.errors import DataError, UsageError
 
 VECTORS = np.random.default_rng(0).normal([0.0, 1e4, -3.0], [1.0, 0.1, 5.0], size=(700, 3)).astype(np.float32)
 SAMPLES = Samples.whole(VectorStore("X", VECTORS), np.arange(700) % 2, ("a", "b"))
@@ -56,6 +56,44 @@ def test_vectors_keep_their_scale_and_are_not_augmented():
     torch.testing.assert_close(x.std(dim=(0, 2, 3)), torch.ones(3), rtol=1e-2, atol=0)
     with pytest.raises(UsageError, match="'strong' changes pixels: embeddings take 'none'"):
         augment(x, "strong", mean, std, flip=False)
+
+
+def test_rows_that_are_not_finite_are_set_aside():
+    vectors = VECTORS.copy()
+    vectors[3, 1], vectors[9] = np.nan, np.inf
+    samples = Samples.whole(VectorStore("X", vectors), np.arange(700) % 2, ("a", "b"))
+    loaded = load_images(samples, size=1, channels=3)
+    assert [(bad.id, bad.name, bad.reason) for bad in loaded.quarantine] == [
+        (3, "X[3]", "NaN or infinite values"),
+        (9, "X[9]", "NaN or infinite values"),
+    ]
+    assert loaded.images.isfinite().all()
+    assert len(loaded.images) == len(loaded.samples) == 698
+    part = open_part("train", samples, (1, 3), open_session(Resources(device="cpu")))
+    assert part.quarantine()["readable"] == 698
+
+
+def test_too_many_of_them_are_an_error():
+    vectors = VECTORS.copy()
+    vectors[:200] = np.nan
+    samples = Samples.whole(VectorStore("X", vectors), np.arange(700) % 2, ("a", "b"))
+    with pytest.raises(DataError, match=r"200 of 700 rows unreadable \(first: X\[0\]: NaN"):
+        open_part("train", samples, (1, 3), open_session(Resources(device="cpu")))
+
+
+def test_a_class_of_nothing_else_is_an_error():
+    vectors = VECTORS.copy()
+    vectors[0] = np.nan
+    samples = Samples.whole(VectorStore("X", vectors), (np.arange(700) > 0).astype(int), ("a", "b"))
+    with pytest.raises(DataError, match="no row of class 'a' is readable"):
+        open_part("train", samples, (1, 3), open_session(Resources(device="cpu")))
+
+
+def test_a_model_of_another_width_or_of_images_refuses_them():
+    with pytest.raises(DataError, match="embeddings of 3 numbers, but the model takes 4"):
+        load_images(SAMPLES, size=1, channels=4)
+    with pytest.raises(UsageError, match="X: embeddings, but the model takes images of 28 px"):
+        load_images(SAMPLES, size=28, channels=3)
 
 
 def test_images_are_no_embeddings(tmp_path):

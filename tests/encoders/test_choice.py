@@ -5,7 +5,8 @@ import pytest
 
 from pmal.data.samples import ArrayStore, BadImage, Samples, VectorStore
 from pmal.encoders import choice as module
-from pmal.encoders.choice import choose_encoder, typical_side
+from pmal.encoders.choice import check_encoder, choose_encoder, typical_side
+from pmal.errors import UsageError
 
 
 def images(height, width=None):
@@ -31,7 +32,12 @@ def test_small_images_are_trained_on(device, name):
 
 def test_embeddings_are_taken_as_they_are():
     store = VectorStore("x", np.zeros((5, 7), np.float32))
-    assert choose_encoder(Samples.whole(store, np.zeros(5, int), ("a",)), "cpu").name == "precomputed"
+    rows = Samples.whole(store, np.zeros(5, int), ("a",))
+    assert choose_encoder(rows, "cpu").name == "precomputed"
+    check_encoder(rows, "precomputed")
+    with pytest.raises(UsageError, match="x: embeddings, but encoder small takes images: leave"):
+        check_encoder(rows, "small")
+    check_encoder(images(8), "small")
 
 
 def test_the_typical_side_is_a_median_of_what_can_be_read():

@@ -71,7 +71,7 @@ def test_every_format_says_the_same(tmp_path, ending):
 
 
 @pytest.mark.parametrize("ending", FORMATS)
-@pytest.mark.parametrize("name", ["z", "embeddings", "z_0"])
+@pytest.mark.parametrize("name", ["z", "embeddings", "embedding", "features", "z_0"])
 def test_one_space_without_a_head(tmp_path, ending, name):
     entries = {name: _entries()["z_0"], "label": np.array([4, 7] * 6), "score": np.ones(12)}
     found = read_embeddings(_write(tmp_path / f"e.{ending}", entries))
@@ -161,7 +161,7 @@ Z = np.zeros((12, 4), np.float32)
             _without("z_0", "z_1", "W_0", "W_1", "b_0", "b_1"),
             "no embeddings: call them z_0, z_1, ...; it has: labels",
         ),
-        (lambda entries: {"features": Z}, "no embeddings: call them z_0, z_1, ...; it has: features"),
+        (lambda entries: {"vectors": Z}, "no embeddings: call them z_0, z_1, ...; it has: vectors"),
         (
             _without("W_1", "b_1"),
             "z_1 has no class weights W_1, others have theirs: add it, or leave all of them",

@@ -27,7 +27,7 @@ from pmal.serving.predict import (
     describe_answers,
     find_model,
     model_header,
-    open_model,
+    takes_embeddings,
     with_rule,
 )
 from tests.serving.tiny_model import CLASSES, SIZE, make_model, pictures_of
@@ -300,15 +300,14 @@ def test_what_is_no_run_is_told(tmp_path):
             find_model(tmp_path / name)
 
 
-def test_a_model_of_embeddings_is_refused(tmp_path, monkeypatch):
+def test_a_model_of_embeddings_is_refused_where_only_images_will_do():
     check_takes_images(make_model())
+    assert not takes_embeddings(make_model())
     spec = ClassifierSpec(EncoderConfig("precomputed"), CLASSES, 1, 5)
     model = dataclasses.replace(make_model(), classifier=Classifier(spec))
+    assert takes_embeddings(model)
     with pytest.raises(UsageError, match="takes embeddings, not images"):
         check_takes_images(model)
-    monkeypatch.setattr("pmal.serving.predict.load_model", lambda *_: model)
-    with pytest.raises(UsageError, match="takes embeddings, not images"):
-        open_model(tmp_path, torch.device("cpu"))
 
 
 def test_names_are_kept_unless_their_bytes_are_no_text():

@@ -12,6 +12,7 @@ from pmal.benchmark.equal_cost import count_known_classes, equal_cost_cell
 from pmal.benchmark.methods import EQUAL_COST, TOGETHER, method_names
 from pmal.config import DataConfig, RunConfig, build, merge, parse_assignment, read_recipe
 from pmal.data.protocols import get_split, list_families, list_sets, splits
+from pmal.data.rows.table import holds_embeddings
 from pmal.data.sources.registry import is_named, open_source
 from pmal.data.task import OWN_FAMILIES, customary_family
 from pmal.errors import UsageError, unknown_name
@@ -117,6 +118,9 @@ def _checked(cell: Cell) -> Cell:
 
 
 def usual_recipe(source: str) -> str:
+    """Return the recipe that a source is compared under where nobody names one."""
+    if not is_named(source) and holds_embeddings(Path(source).expanduser()):
+        return "precomputed"
     return "sample" if source == "sample" else "strong"
 
 

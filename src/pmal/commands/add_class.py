@@ -13,6 +13,7 @@ from pmal.config import Resources
 from pmal.errors import DataError, UsageError
 
 if TYPE_CHECKING:
+    from pmal.data.samples import VectorStore
     from pmal.estimator import OpenSetClassifier
     from pmal.rejection.new_class import AddedClass
 
@@ -22,7 +23,10 @@ def add_class(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the new class.")],
     images: Annotated[
         list[str],
-        typer.Argument(metavar="IMAGE|FOLDER", help="Images of the class: files, folders of image files."),
+        typer.Argument(
+            metavar="IMAGE|FOLDER|EMBEDDINGS",
+            help="Images of the class, or folders of them; for a model of embeddings one file of rows.",
+        ),
     ],
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
@@ -35,45 +39,71 @@ def add_class(
     """
     session = start_session(Resources(device=device), as_json, AGAIN)
 
-    from pmal.serving.image_files import find_files
     from pmal.serving.predict import find_model
 
     folder = find_model(run)
     folder = folder.resolve() if folder.name in ("", "..") else folder
-    files, bad = find_files(images)
-    if bad:
-        raise DataError(f"{bad[0].name}: {bad[0].reason}")
-    effect = _add(folder, name, files, str(session.device))
+    effect, count = _add(folder, name, images, str(session.device))
     stale = _older_files(folder)
     if as_json:
         found: dict[str, Any] = asdict(effect) | {"rule_changed": effect.rule_changed}
-        print(json.dumps({"model": str(folder), "images": len(files), **found, "older": stale}))
+        print(json.dumps({"model": str(folder), "images": count, **found, "older": stale}))
     else:
         print(f"{effect}\nmodel: {folder}")
         if stale:
             print(f"still of the model before: {', '.join(stale)}")
 
 
-def _add(folder: Path, name: str, files: list[str], device: str) -> "AddedClass":
-    """Replace the model in the folder, and what stands beside it of its classes and checksums."""
+def _add(folder: Path, name: str, paths: list[str], device: str) -> tuple["AddedClass", int]:
+    """Replace the model in the folder, and what stands beside it of its classes and checksums.
+
+    Returns what the class changed, and of how many samples it was made.
+    """
     from pmal._runtime.runs import CONFIG, only_writer, seal_again
     from pmal.estimator import RECORD, OpenSetClassifier
     from pmal.serving.bundle import save_model
-    from pmal.serving.predict import check_takes_images
+    from pmal.serving.predict import takes_embeddings
 
     above = folder.resolve().parent
     of_run, of_classifier = ((above / file).is_file() and folder.name == "model" for file in (CONFIG, RECORD))
     with only_writer(above) if of_run else contextlib.nullcontext():
         found = OpenSetClassifier.load(above if of_classifier else folder, device=device)
-        check_takes_images(found.model_)
-        effect = found.add_class(files, _label(found, name))
+        samples: Any = _rows(paths) if takes_embeddings(found.model_) else _images(paths)
+        effect = found.add_class(samples, _label(found, name))
         if of_classifier:
             found.save(above)
         else:
             save_model(folder, found.model_)
         if of_run:
             seal_again(above, "model")
-    return effect
+    return effect, len(samples)
+
+
+def _images(paths: list[str]) -> list[str]:
+    from pmal.serving.image_files import find_files
+
+    files, bad = find_files(paths)
+    if bad:
+        raise DataError(f"{bad[0].name}: {bad[0].reason}")
+    return files
+
+
+def _rows(paths: list[str]) -> "VectorStore":
+    """The rows of one file of embeddings, all of them finite."""
+    import numpy as np
+
+    from pmal.data.rows.formats import is_embedding_file
+    from pmal.data.rows.table import read_rows_of_one_class
+    from pmal.data.samples import NOT_FINITE
+
+    path = Path(paths[0])
+    if len(paths) > 1 or (path.is_file() and not is_embedding_file(path)):
+        raise UsageError("this model takes embeddings: name one .npz, .parquet or .safetensors file of rows")
+    store = read_rows_of_one_class(path)
+    bad = np.flatnonzero(~store.finite(np.arange(len(store))))
+    if len(bad):
+        raise DataError(f"{store.name(int(bad[0]))}: {NOT_FINITE}: leave the row out or embed it again")
+    return store
 
 
 def _label(classifier: "OpenSetClassifier", name: str) -> str | int:

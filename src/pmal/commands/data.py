@@ -36,19 +36,25 @@ def data_list(data_root: DataRootOption = None, as_json: JsonOption = False) -> 
 def data_check(source: SourceArgument, data_root: DataRootOption = None, as_json: JsonOption = False) -> None:
     """Read every image of SOURCE: counts, sizes, unreadable files, equal images in different classes.
 
-    The exit code is 3 where an image cannot be read; all else that is found is for people to judge.
+    Of embeddings: counts, width, rows that are NaN, zero or equal. The exit code is 3 where an image cannot
+    be read or a row is NaN; all else that is found is for people to judge.
     """
     session = start_session(Resources(data_root=data_root), as_json, AGAIN)
 
     from pmal.data.check import check_source, describe_check
+    from pmal.data.check_rows import check_rows, describe_rows_check, holds_rows
     from pmal.data.sources.registry import open_source
 
-    found = check_source(open_source(source, data_root), session.display)
-    print(json.dumps(found) if as_json else describe_check(found))
+    opened = open_source(source, data_root)
+    rows = holds_rows(opened)
+    found = check_rows(opened) if rows else check_source(opened, session.display)
+    print(json.dumps(found) if as_json else (describe_rows_check if rows else describe_check)(found))
     parts = found["parts"].values()
     if bad := sum(len(part["unreadable"]) for part in parts):
-        total = sum(part["total"] for part in parts)
-        raise DataError(f"{bad:,} of {total:,} images cannot be read: repair or remove them")
+        of = f"{bad:,} of {sum(part['total'] for part in parts):,}"
+        if rows:
+            raise DataError(f"{of} rows have NaN or infinite values: remove them or embed them again")
+        raise DataError(f"{of} images cannot be read: repair or remove them")
 
 
 @data_app.command("convert")
@@ -62,6 +68,7 @@ def data_convert(
     """Write SOURCE as one Parquet file in Hugging Face's image layout. Encoded images keep their bytes."""
     start_session(Resources(data_root=data_root), True, AGAIN)
 
+    from pmal.data.check_rows import holds_rows
     from pmal.data.sources.parquet import write_parquet
     from pmal.data.sources.registry import open_source
 
@@ -70,6 +77,8 @@ def data_convert(
     if out.exists() and not force:
         raise UsageError(f"{out} exists: choose another name, or pass --force")
     opened = open_source(source, data_root)
+    if holds_rows(opened):
+        raise UsageError(f"{source}: embeddings, and this layout holds images: convert those instead")
     parts = {"train": opened.train} | ({"test": opened.test} if opened.test is not None else {})
     if opened.foreign is not None:
         typer.echo(

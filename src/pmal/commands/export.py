@@ -37,7 +37,7 @@ def export(
     data_root: DataRootOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write the model as one ONNX file, from pixels to the decision, and a model card beside it.
+    """Write the model as one ONNX file, from pixels or embeddings to the decision, and a model card.
 
     It is compared with PyTorch on test images of the run and on random ones first, and not written if it
     differs. What is not given is as it was fitted.
@@ -70,7 +70,8 @@ def export(
         about |= {"score_difference": parity.score_difference, "decisions_differ": differ}
         print(json.dumps(about))
     else:
-        print(f"compared with PyTorch on {parity.images:,} images: {differ} decisions differ")
+        unit = "rows" if found.header.takes_rows else "images"
+        print(f"compared with PyTorch on {parity.images:,} {unit}: {differ} decisions differ")
         print(f"{file}: {len(found.data):,} bytes\nmodel card: {card}")
 
 

@@ -12,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from pmal.data.loading import load_images
-from pmal.data.samples import ArrayStore, Pixels, PixelStore, Samples, Vectors, VectorStore
+from pmal.data.rows.table import single_precision
+from pmal.data.samples import NOT_FINITE, ArrayStore, Pixels, PixelStore, Samples, VectorStore
 from pmal.data.sources.folder import FileStore
 from pmal.data.workers import Plan
 from pmal.errors import DataError
@@ -65,19 +66,20 @@ def image_store(images: Any, origin: str = NAME) -> PixelStore:
 
 
 def vector_store(vectors: Any, origin: str = NAME) -> VectorStore:
-    """Embeddings (N, D) of real numbers, kept in single precision."""
+    """Embeddings (N, D) of real numbers, kept in single precision; rows of a file stay as they are."""
+    if isinstance(vectors, VectorStore):
+        return vectors
     array = _array(vectors)
     if array.ndim != 2 or not array.size or array.dtype.kind not in "fiu":
         one = ": one sample? pass X[None]" if array.ndim == 1 and array.dtype.kind in "fiu" else ""
         fix = one or ": encoder='precomputed' takes embeddings, numbers of shape (N, D)"
         raise DataError(f"{NAME} is {array.dtype} of shape {array.shape}{fix}")
-    with np.errstate(over="ignore"):  # what overflows is infinite, and refused as such
-        single: Vectors = array.astype(np.float32)
-    bad = np.flatnonzero(~np.isfinite(single).all(axis=1))
+    store = VectorStore(origin, single_precision(array))
+    bad = np.flatnonzero(~store.finite(np.arange(len(store))))
     if len(bad):
         count = f"({len(bad)} such samples)"
-        raise DataError(f"{NAME}[{bad[0]}] has NaN or infinite values {count}: leave them out or embed again")
-    return VectorStore(origin, single)
+        raise DataError(f"{NAME}[{bad[0]}] has {NOT_FINITE} {count}: leave them out or embed again")
+    return store
 
 
 def _paths(images: Any) -> list[str] | None:

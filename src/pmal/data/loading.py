@@ -23,7 +23,16 @@ from pmal.data.fitting import (
     try_all,
     try_each,
 )
-from pmal.data.samples import ArrayStore, BadImage, EncodedStore, Samples, VectorStore, evenly
+from pmal.data.rows.table import check_width
+from pmal.data.samples import (
+    NOT_FINITE,
+    ArrayStore,
+    BadImage,
+    EncodedStore,
+    Samples,
+    VectorStore,
+    evenly,
+)
 from pmal.data.workers import Workers
 from pmal.errors import DataError, UsageError
 
@@ -50,6 +59,8 @@ def load_images(
     samples: Samples, *, size: int, channels: int, workers: int = 0, advance: Advance | None = None
 ) -> Loaded:
     """Decode every sample to (channels, size, size). `workers`: threads, 0 for one per usable CPU core."""
+    if isinstance(samples.store, VectorStore):
+        return _load_rows(samples, samples.store, (size, channels), advance)
     held = _already_fitted(samples, size, channels)
     if held is not None:
         if advance:
@@ -57,7 +68,7 @@ def load_images(
         return Loaded(held, samples, [])
     if channels not in (1, 3):
         raise UsageError(
-            f"the model takes embeddings of {channels} numbers, not images: see docs/estimator.md"
+            f"the model takes embeddings of {channels} numbers, not images: see docs/how-to/embeddings.md"
         )
     fitted, readable, bad = read_fitted(
         samples, size=size, channels=channels, workers=workers, advance=advance
@@ -98,13 +109,17 @@ def probe_shape(samples: Samples, limit: int = 64) -> tuple[int, int]:
 
 
 def check_quarantine(
-    quarantine: Sequence[BadSample], total: int, where: str, max_share: float = MAX_UNREADABLE
+    quarantine: Sequence[BadSample],
+    total: int,
+    where: str,
+    max_share: float = MAX_UNREADABLE,
+    unit: str = "images",
 ) -> None:
     """Refuse a part of which too much is unreadable: then the cause is not a few bad files."""
     if len(quarantine) > max_share * total:
         first = quarantine[0]
         raise DataError(
-            f"{where}: {len(quarantine)} of {total} images unreadable (first: {first.name}: {first.reason}), "
+            f"{where}: {len(quarantine)} of {total} {unit} unreadable (first: {first.name}: {first.reason}), "
             f"more than {100 * max_share:g} %: repair or remove them"
         )
 
@@ -171,11 +186,30 @@ class SampleDataset(Dataset[torch.Tensor]):
         return torch.from_numpy(images)
 
 
+def _check_width(store: VectorStore, size: int, channels: int) -> None:
+    """Refuse embeddings that a model of images, or of other embeddings, cannot take."""
+    if size != 1:
+        raise UsageError(f"{store.origin}: embeddings, but the model takes images of {size} px: pass images")
+    check_width(store, channels)
+
+
+def _load_rows(
+    samples: Samples, store: VectorStore, shape: tuple[int, int], advance: Advance | None
+) -> Loaded:
+    """A copy of the rows with finite numbers; the others are set aside."""
+    _check_width(store, *shape)
+    finite = store.finite(samples.ids)
+    bad = [(position, NOT_FINITE) for position in np.flatnonzero(~finite).tolist()]
+    readable = samples.at(finite) if bad else samples
+    if advance:
+        advance(len(samples))
+    rows = torch.from_numpy(store.vectors[readable.ids])[:, :, None, None]
+    return Loaded(rows, readable, listed(samples, bad))
+
+
 def _already_fitted(samples: Samples, size: int, channels: int) -> torch.Tensor | None:
     """A copy of what is in memory as the model takes it; None where something has to be decoded."""
     store = samples.store
-    if isinstance(store, VectorStore):
-        return torch.from_numpy(store.vectors[samples.ids])[:, :, None, None]
     if isinstance(store, ArrayStore) and store.pixels.shape[1:] == (size, size, channels):
         return torch.from_numpy(store.pixels[samples.ids]).permute(0, 3, 1, 2).contiguous()
     return None

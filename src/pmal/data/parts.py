@@ -71,7 +71,7 @@ def open_part(name: str, samples: Samples, shape: tuple[int, int], session: Sess
             f"--cache {resources.cache} is not used: the training images are held in memory, not streamed"
         )
     own = samples.at(np.arange(len(samples))[ranks.share(len(samples))])
-    with session.display.stage(f"reading {name}", len(samples), "images") as advance:
+    with session.display.stage(f"reading {name}", len(samples), samples.unit) as advance:
         report = ranks.for_all(advance)
         if fits:
             loaded = load_images(own, size=size, channels=channels, advance=report)
@@ -100,13 +100,13 @@ def set_aside(
         BadSample(**one) for listed in session.ranks.gather(list(map(asdict, bad))) for one in listed
     ]
     readable = samples.at(~np.isin(samples.ids, [one.id for one in unreadable]))
-    check_quarantine(unreadable, len(samples), name)
+    check_quarantine(unreadable, len(samples), name, unit=samples.unit)
     _check_classes(name, samples, readable)
     if name == "train" and (thin := _thin_classes(readable)):
         session.display.say(f"warning: {thin}")
     if unreadable:
         session.display.say(
-            f"{name}: {len(unreadable)} of {len(samples)} images left out, see quarantine.json"
+            f"{name}: {len(unreadable)} of {len(samples)} {samples.unit} left out, see quarantine.json"
         )
     return readable, tuple(unreadable)
 
@@ -137,7 +137,9 @@ def _thin_classes(samples: Samples) -> str:
     thin = int((counts < FEW_IMAGES).sum())
     fewest = f"only {counts.min()} to learn class '{samples.class_names[counts.argmin()]}' from"
     return (
-        f"few images: {fewest}; {thin} of {len(counts)} classes have less than {FEW_IMAGES}" if thin else ""
+        f"few {samples.unit}: {fewest}; {thin} of {len(counts)} classes have less than {FEW_IMAGES}"
+        if thin
+        else ""
     )
 
 
@@ -146,7 +148,5 @@ def _check_classes(name: str, samples: Samples, readable: Samples) -> None:
     after = np.bincount(readable.labels, minlength=len(samples.class_names))
     lost = np.flatnonzero((before > 0) & (after == 0))
     if len(lost):
-        known = samples.class_names[lost[0]]
-        raise DataError(
-            f"{name}: no image of class '{known}' is readable: repair them or leave the class out"
-        )
+        what = f"{samples.unit[:-1]} of class '{samples.class_names[lost[0]]}'"
+        raise DataError(f"{name}: no {what} is readable: repair them or leave the class out")

@@ -29,6 +29,10 @@ def evenly(count: int, most: int) -> Ids:
     return np.linspace(0, count - 1, most).round().astype(np.int64)
 
 
+NOT_FINITE = "NaN or infinite values"
+"""Why an embedding is left out."""
+
+
 class BadImage(Exception):
     """One image cannot be decoded; the message is the reason, without the image's name."""
 
@@ -78,20 +82,35 @@ class ArrayStore:
 class VectorStore:
     """Embeddings (N, D) from another model in the place of images: each is one pixel of D channels.
 
-    They are in memory already, and are never read one by one.
+    They are in memory already, and are never read one by one: what is read are pictures for people.
     """
 
     origin: str
     vectors: Vectors
+    pictures: EncodedStore | None = None
+    """The image that each row was made of; None where nobody named them."""
 
     def __len__(self) -> int:
         return len(self.vectors)
 
     def name(self, row: int) -> str:
-        return f"{self.origin}[{row}]"
+        return self.pictures.name(row) if self.pictures else f"{self.origin}[{row}]"
 
     def read(self, row: int) -> Pixels:
-        raise BadImage("an embedding, which has no pixels")
+        return self._pictures().read(row)
+
+    def encoded(self, row: int) -> bytes:
+        """The picture as it is in its file. Raises `BadImage`."""
+        return self._pictures().encoded(row)
+
+    def finite(self, rows: Ids) -> NDArray[np.bool_]:
+        """Return which of these rows have finite numbers only."""
+        return np.asarray(np.isfinite(self.vectors[rows]).all(axis=1))
+
+    def _pictures(self) -> EncodedStore:
+        if self.pictures is None:
+            raise BadImage("an embedding, which has no pixels")
+        return self.pictures
 
 
 @dataclass(frozen=True)
@@ -110,6 +129,11 @@ class Samples:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @property
+    def unit(self) -> str:
+        """What these are, in words that follow a number."""
+        return "rows" if isinstance(self.store, VectorStore) else "images"
 
     def name(self, position: int) -> str:
         return self.store.name(int(self.ids[position]))

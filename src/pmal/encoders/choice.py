@@ -6,6 +6,7 @@ from statistics import median
 from pmal.data.samples import BadImage, Samples, VectorStore, evenly
 from pmal.encoders.precomputed import PRECOMPUTED
 from pmal.encoders.pretrained import weights_missing
+from pmal.errors import UsageError
 
 AUTO = "auto"
 PHOTOS = "efficientnet_lite0"
@@ -40,6 +41,15 @@ def choose_encoder(samples: Samples, device: str) -> Choice:
     return Choice(
         "small" if device == "cpu" else "resnet18", f"trained on your images alone, because {missing}"
     )
+
+
+def check_encoder(samples: Samples, name: str) -> None:
+    """Refuse an encoder of images for embeddings, before anything is built of it."""
+    if isinstance(samples.store, VectorStore) and name != PRECOMPUTED:
+        raise UsageError(
+            f"{samples.store.origin}: embeddings, but encoder {name} takes images: "
+            "leave --encoder and --recipe out, and precomputed is chosen"
+        )
 
 
 def typical_side(samples: Samples) -> int:

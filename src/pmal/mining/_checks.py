@@ -11,6 +11,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from pmal.data.rows.class_labels import whole_numbers
 from pmal.errors import DataError, UsageError
 
 Values = ArrayLike | Tensor
@@ -111,10 +112,7 @@ def same_length(values: Tensor, count: int, what: str) -> None:
 
 def integers(values: Values, what: str, count: int) -> Tensor:
     """A vector of whole numbers as int64 on the CPU."""
-    array = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise DataError(f"{what}: expected a vector of integers, got {array.dtype} of shape {array.shape}")
-    vector = torch.from_numpy(array.astype(np.int64))
+    vector = torch.from_numpy(whole_numbers(values, what))
     same_length(vector, count, what)
     return vector
 

@@ -2,32 +2,36 @@
 
 | entry | what it is |
 |---|---|
-| `z_0`, `z_1`, ... | embeddings (N, D) of each space; a single one may be called `z` or `embeddings` |
+| `z_0`, `z_1`, ... | embeddings (N, D) of each space; or `embeddings`, `embedding`, `features`, `z` |
 | `W_0`, `W_1`, ... | class weights (K, D) of the head that reads them (`W` for a single space); all or none |
 | `b_0`, `b_1`, ... | its biases (K,), optional |
 | `labels` or `label` | class of each sample: row of the head, or the class's name |
 | `class_names` | names of the head's rows, optional; without it, names are sorted to match the rows |
 | `ids` or `id` | a number of its own for each sample, optional; without it, its row |
-| `paths` or `path` | where each sample's image is found, optional |
+| `files`, `file`, `paths` or `path` | where each sample's image is found, optional |
 
 In Parquet the embeddings are columns of lists; heads and class names stand in the schema's metadata, as JSON.
 In safetensors, which holds no texts, `paths`, `labels` and `class_names` may stand in the metadata, as JSON.
 Without heads, classes are those that occur, in the order of their numbers or names.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from pmal.data.rows.class_labels import class_indices, only_present
+from pmal.data.rows.formats import read_entries
+from pmal.data.rows.table import EMBEDDINGS, FILES, LABELS, either, embedding_array, naming, texts
 from pmal.errors import DataError
 from pmal.mining._checks import check_ids, check_names, finite_rows, first, floats, same_length
-from pmal.mining.class_labels import class_indices, only_present
-from pmal.mining.embedding_formats import Entry, read_entries
+
+if TYPE_CHECKING:
+    from pmal.data.rows.formats import Entry
 
 _LARGEST = 1e300
 """Differences of numbers below this are finite."""
@@ -73,20 +77,11 @@ def read_embeddings(path: str | PathLike[str]) -> Embeddings:
     return Embeddings(spaces, heads, labels_N[order], num_classes, names, ids_N[order], paths, tuple(ignored))
 
 
-@contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Errors inside the block get the name of the file before them."""
-    try:
-        yield
-    except DataError as error:
-        raise DataError(f"{path}: {error}") from None
-
-
 def _layout(
-    names: Mapping[str, Entry], others: Sequence[str] = ()
+    names: Mapping[str, "Entry"], others: Sequence[str] = ()
 ) -> list[tuple[str, str | None, str | None]]:
     """The names of embeddings, weights and biases of each space, if they belong together."""
-    single = [name for name in ("z", "embeddings") if name in names]
+    single = [name for name in EMBEDDINGS if name in names]
     numbers = sorted(int(name[2:]) for name in names if name.startswith("z_"))
     if len(single) + bool(numbers) > 1:
         given = ", ".join([*single, *(f"z_{u}" for u in numbers)])
@@ -109,7 +104,7 @@ def _layout(
     ]
 
 
-def _check_counterparts(names: Mapping[str, Entry], suffixes: Sequence[str]) -> None:
+def _check_counterparts(names: Mapping[str, "Entry"], suffixes: Sequence[str]) -> None:
     for name in names:
         if name[0] in "Wb" and name[1:] not in suffixes:
             raise DataError(f"{name}: there is no z{name[1:]} that it belongs to")
@@ -123,27 +118,20 @@ def _check_counterparts(names: Mapping[str, Entry], suffixes: Sequence[str]) -> 
         )
 
 
-def _embeddings(entry: Entry, name: str) -> Tensor:
-    if isinstance(entry, list):
-        raise DataError(f"{name}: texts, not embeddings")
-    real = entry.is_floating_point() if isinstance(entry, Tensor) else entry.dtype.kind == "f"
-    if not real or not 2 <= entry.dtype.itemsize <= 8:
-        raise DataError(f"{name}: {entry.dtype}: embeddings must be float16, bfloat16, float32 or float64")
-    z_ND = floats(entry, name, 2)
-    if not len(z_ND):
-        raise DataError(f"{name}: no samples")
+def _embeddings(entry: "Entry", name: str) -> Tensor:
+    z_ND = floats(embedding_array(entry, name), name, 2)
     large_N = finite_rows(z_ND, name) > _LARGEST
     if large_N.any():
         raise DataError(f"{name}: sample {first(large_N)} has numbers beyond {_LARGEST:g}: scale them down")
     return z_ND
 
 
-def _head(entries: dict[str, Entry], weight: str, bias: str | None) -> tuple[Tensor, Tensor | None]:
+def _head(entries: dict[str, "Entry"], weight: str, bias: str | None) -> tuple[Tensor, Tensor | None]:
     W_KD = _numbers(entries[weight], weight, 2)
     return W_KD, None if bias is None else _numbers(entries[bias], bias, 1)
 
 
-def _numbers(entry: Entry, name: str, dimensions: int) -> Tensor:
+def _numbers(entry: "Entry", name: str, dimensions: int) -> Tensor:
     if isinstance(entry, list) or (isinstance(entry, Tensor) and entry.is_complex()):
         raise DataError(f"{name}: expected real numbers")
     tensor = floats(entry, name, dimensions)
@@ -171,51 +159,32 @@ def _check_heads(
 
 
 def _labels(
-    entries: Mapping[str, Entry], count: int, rows: int | None
+    entries: Mapping[str, "Entry"], count: int, rows: int | None
 ) -> tuple[Tensor, tuple[str, ...] | None]:
     """The class of each sample, and the names of the classes."""
-    key = _either(entries, "labels", "label")
+    key = either(entries, *LABELS)
     if key is None:
         raise DataError("no labels: add the class of each sample as 'labels'")
     given = entries[key]
     if isinstance(given, list):
-        _texts(entries, key)
-    labels_N, names = class_indices(given, _texts(entries, "class_names"), rows, key)
-    same_length(labels_N, count, key)
-    return (labels_N, names) if rows is not None else only_present(labels_N, names, key)
+        texts(entries, key)
+    labels_N, names = class_indices(given, texts(entries, "class_names"), rows, key)
+    same_length(torch.from_numpy(labels_N), count, key)
+    if rows is None:
+        labels_N, names = only_present(labels_N, names, key)
+    return torch.from_numpy(labels_N), names
 
 
-def _ids(entries: Mapping[str, Entry], count: int) -> Tensor:
-    key = _either(entries, "ids", "id")
+def _ids(entries: Mapping[str, "Entry"], count: int) -> Tensor:
+    key = either(entries, "ids", "id")
     given = None if key is None else entries[key]
     if isinstance(given, list):
         raise DataError(f"{key}: texts: ids are whole numbers, texts may be given as 'paths'")
     return check_ids(given, count)
 
 
-def _paths(entries: Mapping[str, Entry], count: int) -> tuple[str, ...] | None:
-    key = _either(entries, "paths", "path")
-    paths = None if key is None else _texts(entries, key)
+def _paths(entries: Mapping[str, "Entry"], count: int) -> tuple[str, ...] | None:
+    key = either(entries, *FILES)
+    paths = None if key is None else texts(entries, key)
     check_names(paths, count, key or "")
     return paths
-
-
-def _either(entries: Mapping[str, Entry], *names: str) -> str | None:
-    """The name by which an entry goes, if it is there."""
-    found = [name for name in names if name in entries]
-    if len(found) > 1:
-        raise DataError(f"both {' and '.join(found)}: remove one of them")
-    return found[0] if found else None
-
-
-def _texts(entries: Mapping[str, Entry], key: str) -> tuple[str, ...] | None:
-    texts = entries.get(key)
-    if texts is None:
-        return None
-    if not isinstance(texts, list):
-        raise DataError(f"{key}: {texts.dtype} of shape {tuple(texts.shape)}, not a list of texts")
-    try:
-        "".join(texts).encode()
-    except UnicodeEncodeError:
-        raise DataError(f"{key}: a text that cannot be written as UTF-8") from None
-    return tuple(texts)

@@ -15,11 +15,12 @@ from pmal._runtime.progress import Display, Silent, notes_of_warnings
 from pmal._runtime.ranks import ALONE, Ranks
 from pmal._runtime.seeds import stream
 from pmal.config import MiningConfig
+from pmal.data.rows.table import naming
 from pmal.errors import UsageError
 from pmal.geometry import centered_logits
 from pmal.mining._checks import Space, check_count, check_spaces
 from pmal.mining.candidates import select_candidates
-from pmal.mining.embedding_file import Embeddings, naming, read_embeddings
+from pmal.mining.embedding_file import Embeddings, read_embeddings
 from pmal.mining.export import OutputFiles, write_prototypes_csv, write_samples_csv
 from pmal.mining.heads import fit_head
 from pmal.mining.miner import check_settings, mine

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +14,9 @@ from pmal._runtime.files import atomic_path, make_folder, write_text
 from pmal._runtime.runs import CONFIG, changed_settings, open_run, read_config
 from pmal._runtime.session import Session
 from pmal._runtime.tensors import has_tensors
-from pmal._runtime.text import plain_cell
+from pmal._runtime.text import plain_cell, printable
 from pmal.config import RunConfig
-from pmal.data.samples import Samples
+from pmal.data.samples import BadImage, Pixels, Samples, VectorStore
 from pmal.data.task import open_task
 from pmal.ensemble.classifiers import load_classifiers
 from pmal.ensemble.embeddings import EmbeddedSet, embed_training_set, stored_embeddings
@@ -121,9 +122,11 @@ def make_audit(
 
 
 def write_audit(audit: Audit, folder: Path, advance: Callable[[int], None]) -> None:
-    """audit.csv, and one sheet-*.png per class."""
+    """Write audit.csv, and one sheet-*.png per class where the samples have pictures."""
     make_folder(folder)
     write_text(folder / "audit.csv", audit_table(audit))
+    if not has_pictures(audit.samples):
+        return
     for label, name in enumerate(audit.samples.class_names):
         image = contact_sheet(name, sheet_rows(audit, label))
         with atomic_path(folder / f"sheet-{label:03d}-{_file_word(name)}.png") as temporary:
@@ -168,9 +171,24 @@ def sheet_rows(audit: Audit, label: int) -> list[Row]:
         "least robust": ranking[::-1][:PER_ROW],
     }
     return [
-        Row(title, [(audit.samples.read(p), f"r {float(audit.log_r_N[p].exp()):.2f}") for p in positions])
+        Row(title, [(_picture(audit, p), f"r {float(audit.log_r_N[p].exp()):.2f}") for p in positions])
         for title, positions in shown.items()
     ]
+
+
+def has_pictures(samples: Samples) -> bool:
+    """Return whether there is anything to show: embeddings may come without the images they were made of."""
+    return not isinstance(samples.store, VectorStore) or samples.store.pictures is not None
+
+
+def _picture(audit: Audit, position: int) -> Pixels | str:
+    """Of embeddings, the image may be gone, because nobody needed it for training: its name is left."""
+    try:
+        return audit.samples.read(position)
+    except BadImage:
+        if not isinstance(audit.samples.store, VectorStore):
+            raise
+        return printable(os.path.basename(audit.samples.name(position)))
 
 
 def _file_word(name: str) -> str:

@@ -16,7 +16,8 @@ class Row:
     """A line of pictures, each with a caption."""
 
     title: str
-    pictures: list[tuple[Pixels, str]]
+    pictures: list[tuple[Pixels | str, str]]
+    """Where there is no picture, a name stands in a frame."""
 
 
 def contact_sheet(title: str, rows: list[Row]) -> Image.Image:
@@ -33,7 +34,11 @@ def contact_sheet(title: str, rows: list[Row]) -> Image.Image:
         draw.text((MARGIN, top + TITLE - 20), row.title, INK, ImageFont.load_default(14))
         for column, (pixels, caption) in enumerate(row.pictures):
             left = MARGIN + column * (SIDE + GAP)
-            sheet.paste(Image.fromarray(fit_to(pixels, SIDE, 3)), (left, top + TITLE))
+            if isinstance(pixels, str):
+                draw.rectangle((left, top + TITLE, left + SIDE - 1, top + TITLE + SIDE - 1), outline=INK)
+                draw.text((left + 4, top + TITLE + 4), _fitting(pixels, small, SIDE - 8), INK, small)
+            else:
+                sheet.paste(Image.fromarray(fit_to(pixels, SIDE, 3)), (left, top + TITLE))
             draw.text((left, top + TITLE + SIDE + 1), caption, INK, small)
         top += TITLE + SIDE + CAPTION + GAP
     return sheet

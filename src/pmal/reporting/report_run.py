@@ -4,6 +4,7 @@ Shapes: N known test images, M unknown ones (known ones first), T training image
 """
 
 import functools
+import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -135,6 +136,11 @@ def plain_names(names: Sequence[str]) -> list[str]:
     short = [re.sub(r"^n\d{8} (?=.)", "", name) for name in given]
     count = Counter([*short, *(name for name, one in zip(given, short, strict=True) if name != one)])
     return [one if count[one] == 1 else name for name, one in zip(given, short, strict=True)]
+
+
+def unseen(place: int | None, name: str) -> list[str]:
+    """Return what stands in the place of a picture that is not there: the last part of its name."""
+    return [printable(os.path.basename(name))] if place is None else []
 
 
 def short_name(name: str) -> str:

@@ -8,7 +8,7 @@ from pmal.reporting.report_answers import answer_name, figures, file_name, truth
 from pmal.reporting.report_data import Bools, Floats, Ints
 from pmal.reporting.report_page import Gallery, Picture, Section
 from pmal.reporting.report_pictures import Album
-from pmal.reporting.report_run import Measured, RunFacts
+from pmal.reporting.report_run import Measured, RunFacts, unseen
 
 MOST = 24
 """Pictures of each kind."""
@@ -62,7 +62,9 @@ def _kinds(tested: Measured) -> list[tuple[str, Bools, bool]]:
 def _picture(tested: Measured, i: int, facts: RunFacts, album: Album) -> Picture:
     truth, answer = truth_name(tested, i, facts), answer_name(tested, i, facts)
     alt = f"{truth}, answered {answer}: {file_name(tested, i)}"
-    return Picture(album.name, album.place(i), alt, [truth, *figures(tested, i), f"→ {answer}"], "wrong")
+    place = album.place(i)
+    lines = [*unseen(place, file_name(tested, i)), truth, *figures(tested, i), f"→ {answer}"]
+    return Picture(album.name, place, alt, lines, "wrong")
 
 
 def _p_values(tested: Measured) -> Floats:

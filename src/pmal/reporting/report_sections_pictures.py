@@ -11,7 +11,7 @@ from pmal.reporting.report_data_embedding import layouts
 from pmal.reporting.report_data_mining import least_robust, robustness_figure, shown_classes
 from pmal.reporting.report_page import Figure, Gallery, Picture, Section
 from pmal.reporting.report_pictures import Album
-from pmal.reporting.report_run import CLASSES, Measured, Mined, RunFacts, short_name
+from pmal.reporting.report_run import CLASSES, Measured, Mined, RunFacts, short_name, unseen
 
 POINTS = 1_000
 """Test images of each part in the embedding at most: seconds of t-SNE."""
@@ -174,23 +174,21 @@ def _prototype(mined: Mined, i: int, name: str, album: Album) -> Picture:
     found = mined.prototypes
     position, r, gap = mined.position_of[int(found.ids[i])], float(found.r[i]), float(found.gap[i])
     alt = f"prototype {int(found.rank[i]) + 1} of class {name}: {short_name(mined.samples.name(position))}"
-    return Picture(
-        album.name,
-        album.place(position),
-        alt,
-        [f"{mined.symbol} {r:.2f}", f"gap {gap:.{0 if gap >= 9.95 else 1}f}"],
-    )
+    place = album.place(position)
+    lines = [f"{mined.symbol} {r:.2f}", f"gap {gap:.{0 if gap >= 9.95 else 1}f}"]
+    return Picture(album.name, place, alt, [*unseen(place, mined.samples.name(position)), *lines])
 
 
 def _poor(mined: Mined, position: int, name: str, facts: RunFacts, album: Album) -> Picture:
     taken = facts.class_names[mined.predicted_N[position]]
-    lines = [f"{mined.symbol} {mined.r_N[position]:.2f}"]
+    place = album.place(position)
+    lines = [*unseen(place, mined.samples.name(position)), f"{mined.symbol} {mined.r_N[position]:.2f}"]
     wrong = mined.predicted_N[position] != mined.samples.labels[position]
     alt = f"image of class {name} with small {mined.symbol}: {short_name(mined.samples.name(position))}"
     alt += f", taken for {taken}" if wrong else ""
     return Picture(
         album.name,
-        album.place(position),
+        place,
         alt,
         [*lines, f"→ {taken}"] if wrong else lines,
         "wrong" if wrong else "",

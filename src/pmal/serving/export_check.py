@@ -56,7 +56,7 @@ class Parity:
 
 @dataclass(frozen=True, eq=False)
 class Images:
-    """uint8 (N, C, H, W) to compare on, and what they are."""
+    """uint8 (N, C, H, W) to compare on, or float32 embeddings (N, D, 1, 1), and what they are."""
 
     pixels: torch.Tensor
     text: str
@@ -83,9 +83,8 @@ def images_to_check(model: OpenSetModel, run: Path, session: Session) -> Images:
     """Test images of the run, where its data are to be found, pictures of prototypes, and random images."""
     spec = model.classifier.spec
     shape = (spec.channels, spec.image_size, spec.image_size)
-    generator = torch.Generator().manual_seed(0)
-    noise = torch.randint(0, 256, (RANDOM_IMAGES, *shape), generator=generator, dtype=torch.uint8)
-    parts, texts = [noise], [f"{RANDOM_IMAGES} random images"]
+    unit = "rows" if spec.image_size == 1 else "images"
+    parts, texts = [random_inputs(model, RANDOM_IMAGES)], [f"{RANDOM_IMAGES} random {unit}"]
     if model.pictures is not None and tuple(model.pictures.shape[1:]) == shape:
         parts.append(model.pictures)
         texts.append(f"{len(model.pictures)} prototypes")
@@ -93,11 +92,22 @@ def images_to_check(model: OpenSetModel, run: Path, session: Session) -> Images:
         try:
             named = _run_images(run, spec.image_size, spec.channels, session)
         except PmalError as error:
-            session.display.say(f"not compared on the images of the run: {error}")
+            session.display.say(f"not compared on the {unit} of the run: {error}")
             named = {}
         parts += named.values()
-        texts += [f"{len(part)} {name} images" for name, part in named.items()]
+        texts += [f"{len(part)} {name} {unit}" for name, part in named.items()]
     return Images(torch.cat(parts[::-1]), ", ".join(texts[::-1]))
+
+
+def random_inputs(model: OpenSetModel, count: int) -> torch.Tensor:
+    """Return random images, or random embeddings with the mean and deviation of those trained on."""
+    network, spec = model.classifier, model.classifier.spec
+    generator = torch.Generator().manual_seed(0)
+    if spec.image_size == 1:
+        normal_ND = torch.randn(count, spec.channels, generator=generator)
+        return (normal_ND * network.std.cpu() + network.mean.cpu())[:, :, None, None]
+    shape = (count, spec.channels, spec.image_size, spec.image_size)
+    return torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
 
 
 def _run_images(run: Path, size: int, channels: int, session: Session) -> dict[str, torch.Tensor]:

@@ -1,4 +1,4 @@
-"""A finished model as one graph: uint8 images in; class, score and threshold out.
+"""A finished model as one graph: uint8 images, or float32 embeddings, in; class, score and threshold out.
 
 The network computes in float32, the scores in float64, by the very functions that PyTorch predicts with; so a
 runtime can differ from it by the rounding of the network alone.
@@ -87,6 +87,8 @@ class DecisionGraph(nn.Module):
         return (*names, "distances", "attention") if self.measure else names
 
     def forward(self, images_BCHW: Tensor) -> tuple[Tensor, ...]:
+        if images_BCHW.ndim == 2:  # embeddings (B, D), each of which is one pixel to the network
+            images_BCHW = images_BCHW[:, :, None, None]
         z_BD, logits_BK0, far_B = embed_with_typicality(self.network, self.typicality, images_BCHW)
         nearest_B, reference = logits_BK0.argmax(dim=1), _NONE
         if self.measure is not None:

@@ -19,8 +19,7 @@ from pmal.errors import PmalError, UsageError, first_line
 from pmal.rejection.model import OpenSetModel
 from pmal.serving.export_check import Images, Parity, check_parity
 from pmal.serving.export_graph import DecisionGraph
-from pmal.serving.onnx_model import FILE_LIMIT, INPUT, OnnxHeader, OnnxModel
-from pmal.serving.predict import check_takes_images
+from pmal.serving.onnx_model import FILE_LIMIT, OnnxHeader, OnnxModel
 
 FORMATS = ("onnx",)
 
@@ -36,7 +35,6 @@ class Exported:
 
 def export_onnx(model: OpenSetModel, images: Images) -> Exported:
     """The file as bytes; nothing is written. A graph that differs from PyTorch on the images is refused."""
-    check_takes_images(model)
     header = describe_header(model)
     data = build_onnx(model, header)
     return Exported(data, header, check_parity(model, OnnxModel(data, "the exported graph"), images))
@@ -93,14 +91,14 @@ def build_onnx(model: OpenSetModel, header: OnnxHeader) -> bytes:
     _check_libraries()
     graph = DecisionGraph(model).eval()
     # Two images: a dimension of one would be taken for a constant.
-    example = torch.zeros(2, header.channels, header.image_size, header.image_size, dtype=torch.uint8)
+    example = torch.zeros(2, *header.input_shape, dtype=model.classifier.spec.dtype)
     try:
         # Held back: in callbacks of weak references, of which the exporter has many, an interruption is lost.
         with _quiet_exporter(), deferred_signals(), torch.no_grad():
             traced = torch.export.export(graph, (example,), dynamic_shapes=({0: torch.export.Dim("batch")},))
             program = torch.onnx.export(
                 traced,
-                input_names=[INPUT],
+                input_names=[header.input_name],
                 output_names=list(graph.output_names),
                 dynamo=True,
                 external_data=False,

@@ -17,6 +17,8 @@ from pmal.errors import DataError
 BLOCK_IMAGES, BLOCK_BYTES = 1024, 1 << 28
 """What is decoded at a time: enough for every core to have work, little enough to fit beside any model."""
 
+ARRAY_FILES = (".npz", ".parquet", ".safetensors")
+
 Entry = dict[str, Any]
 
 
@@ -84,6 +86,8 @@ def answer_blocks(
 
 def _files_at(path: str) -> list[str]:
     mode = os.stat(path).st_mode
+    if stat.S_ISREG(mode) and path.lower().endswith(ARRAY_FILES):
+        raise DataError("a file of arrays, and this model takes images: name image files, or another model")
     if stat.S_ISREG(mode):
         return [path]
     if not stat.S_ISDIR(mode):

@@ -68,6 +68,19 @@ print(classes[label[0]] if label[0] >= 0 else "unknown", score[0], threshold[0])
 """
 """Stands for `data.decode.decode_fitted` where pmal is not installed: the same steps in the same order."""
 
+ROWS_SNIPPET = """import json
+
+import numpy as np
+import onnxruntime
+
+session = onnxruntime.InferenceSession(FILE)
+classes = json.loads(session.get_modelmeta().custom_metadata_map["classes"])
+embeddings = np.load("other.npz")["embeddings"].astype(np.float32)
+names = ["label", "score", "threshold"]
+for label, score, threshold in zip(*session.run(names, {"embeddings": embeddings})):
+    print(classes[label] if label >= 0 else "unknown", score, threshold)
+"""
+
 OUTPUTS = {
     "label": "(B,) int64: the class, -1 for unknown",
     "nearest": "(B,) int64: the class before the threshold",
@@ -96,7 +109,7 @@ def model_card(
         f"## Training data\n\n{_training(metrics)}",
         f"## Figures\n\n{_figures(header, metrics)}",
         f"## Threshold\n\n{_threshold(header)}",
-        f"## The same answers as PyTorch\n\n{_parity(parity)}",
+        f"## The same answers as PyTorch\n\n{_parity(parity, 'rows' if header.takes_rows else 'images')}",
         f"## Limits\n\n{_limits(header, metrics)}",
         f"## How to run it\n\n{_usage(file, header, prototypes)}",
         "## License\n\nTo be filled in by whoever publishes this file: license, contact, intended use.",
@@ -106,6 +119,13 @@ def model_card(
 
 def _what_it_is(header: OnnxHeader) -> str:
     kind = "gray" if header.channels == 1 else "color"
+    if header.takes_rows:
+        return (
+            f"An open-set classifier of embeddings: names one of {len(header.class_names)} classes, or says "
+            f"*unknown*. One ONNX graph from {header.channels} float32 numbers per sample, which another "
+            "model makes of it, to the decision; normalization and threshold are inside. The model that "
+            f"embeds is not part of it. Written by pmal {printable(header.pmal)}."
+        )
     return (
         f"An open-set image classifier: names one of {len(header.class_names)} classes, or says *unknown*. "
         f"One ONNX graph from uint8 {kind} images of {header.image_size} px to the decision; "
@@ -160,20 +180,27 @@ def _threshold(header: OnnxHeader) -> str:
     )
 
 
-def _parity(parity: Parity) -> str:
+def _parity(parity: Parity, unit: str) -> str:
     differ = parity.decisions_differ
     decisions = "every decision the same" if not differ else f"{differ} decisions at the threshold differ"
     return (
-        f"Compared on {parity.images:,} images ({parity.compared_on}) before the file was written: "
+        f"Compared on {parity.images:,} {unit} ({parity.compared_on}) before the file was written: "
         f"{decisions}; scores differ by at most {parity.score_difference:.1g} of their spread."
     )
 
 
 def _limits(header: OnnxHeader, metrics: Mapping[str, Any] | None) -> str:
     added = header.class_names[header.own_classes :]
+    if header.takes_rows:
+        first = (
+            "- Of use only with the model whose embeddings it was trained on: others of the same width get "
+        )
+        first += "answers that mean nothing."
+    else:
+        first = "- Not tested on other cameras, sizes, crops or times than those of its data, "
+        first += "nor against images made to deceive it."
     lines = [
-        "- Not tested on other cameras, sizes, crops or times than those of its data, "
-        "nor against images made to deceive it.",
+        first,
         "- What it rejects depends on what it was tried on: other unknown classes can be harder.",
         "- Probabilities are those of the network, before the threshold.",
     ]
@@ -186,14 +213,16 @@ def _limits(header: OnnxHeader, metrics: Mapping[str, Any] | None) -> str:
 
 
 def _usage(file: str, header: OnnxHeader, prototypes: bool) -> str:
-    side, sizes = header.image_size, {"own": header.own_classes, "all": len(header.class_names)}
+    sizes = {"own": header.own_classes, "all": len(header.class_names)}
     named = OUTPUTS | (WITH_PROTOTYPES if prototypes else {})
     outputs = "\n".join(f"- `{name}` {text.format(**sizes)}" for name, text in named.items())
-    code = SNIPPET.replace("FILE", repr(file), 1)
+    code = (ROWS_SNIPPET if header.takes_rows else SNIPPET).replace("FILE", repr(file), 1)
+    shape = ", ".join(map(str, ["B", *header.input_shape]))
+    kind, example = ("float32", "other.npz") if header.takes_rows else ("uint8", "image.png")
     return (
-        f"Input `images`: uint8 (B, {header.channels}, {side}, {side}), at least one. Outputs:\n\n"
+        f"Input `{header.input_name}`: {kind} ({shape}), at least one. Outputs:\n\n"
         f"{outputs}\n\nClass names and the rest are in the metadata of the file.\n\n"
-        f"```sh\npmal predict {shlex.quote(printable(file))} image.png\n```\n\n"
+        f"```sh\npmal predict {shlex.quote(printable(file))} {example}\n```\n\n"
         f"```python\n{code}```"
     )
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from pmal._runtime.progress import Display
 from pmal._runtime.text import printable
-from pmal.data.samples import Pixels
+from pmal.data.samples import Pixels, Vectors
 from pmal.errors import DataError, UsageError
 from pmal.serving.answer_rows import (
     Member,
@@ -26,8 +26,9 @@ from pmal.serving.answer_rows import (
     strongest_prototypes,
     unicode_name,
 )
-from pmal.serving.image_files import BadFile, answer_blocks
+from pmal.serving.image_files import BadFile
 from pmal.serving.onnx_file import read_metadata
+from pmal.serving.row_files import answer_paths
 
 FORMAT, VERSION = "pmal-onnx", 1
 FILE_LIMIT = (1 << 31) - 1
@@ -36,7 +37,8 @@ BATCH = 64
 """Images that a runtime gets at a time, at most: their maps fit into memory with any network."""
 BATCH_NUMBERS = 1 << 25
 """Of what the prototypes answer (images x classes x channels), at a time: a quarter of a GiB."""
-INPUT = "images"
+INPUT, ROWS = "images", "embeddings"
+"""What the input is called: pixels, or embeddings of another model."""
 
 Outputs = Mapping[str, NDArray[Any]]
 
@@ -63,6 +65,20 @@ class OnnxHeader:
     """Of each class by rank; empty for a model that has none."""
     pmal: str
     """The version that wrote it."""
+
+    @property
+    def takes_rows(self) -> bool:
+        """Whether the input is embeddings of as many numbers as `channels` says: each is one pixel."""
+        return self.image_size == 1
+
+    @property
+    def input_name(self) -> str:
+        return ROWS if self.takes_rows else INPUT
+
+    @property
+    def input_shape(self) -> list[int]:
+        """Of one sample."""
+        return [self.channels] if self.takes_rows else [self.channels, self.image_size, self.image_size]
 
     def to_metadata(self) -> dict[str, str]:
         """Text as it is, everything else as JSON; infinite numbers are text there."""
@@ -114,10 +130,11 @@ class OnnxHeader:
     def _check(self) -> None:
         count = len(self.class_names)
         sound = 0 < self.own_classes <= count == len(self.thresholds)
-        sound = sound and len(self.prototypes) in (0, count) and self.channels in (1, 3)
+        sound = sound and len(self.prototypes) in (0, count)
+        images = self.channels in (1, 3) and 8 <= self.image_size <= 4096
         if (
             not sound
-            or not 8 <= self.image_size <= 4096
+            or not (images or (self.takes_rows and self.channels > 0))
             or np.isnan([*self.thresholds, self.far_threshold]).any()
         ):
             raise DataError("its metadata contradict each other: export it again")
@@ -145,28 +162,32 @@ class OnnxModel:
         """From a file, which is refused where it is no exported model."""
         return cls(_read(path), str(path))
 
-    def run(self, images_BCHW: Pixels, batch: int = BATCH) -> Outputs:
-        """All outputs for uint8 images of the model's size and channels, of which there is at least one."""
-        batch = min(batch, self._most)
-        starts = range(0, len(images_BCHW), batch)
+    def run(self, images_BCHW: Pixels | Vectors, batch: int = BATCH) -> Outputs:
+        """All outputs for uint8 images of the model's size and channels, of which there is at least one.
+
+        Embeddings are float32 (B, D, 1, 1).
+        """
+        batch, name = min(batch, self._most), self.header.input_name
+        given = images_BCHW.reshape(len(images_BCHW), *self.header.input_shape)
+        starts = range(0, len(given), batch)
         try:
-            found = [self._session.run(None, {INPUT: images_BCHW[at : at + batch]}) for at in starts]
+            found = [self._session.run(None, {name: given[at : at + batch]}) for at in starts]
         except Exception as error:  # see _open_session
             raise DataError(f"{self.name}: onnxruntime fails on it ({_reason(error)})") from None
         columns = zip(*found, strict=True)
         return {name: np.concatenate(parts) for name, parts in zip(self._outputs, columns, strict=True)}
 
-    def describe(self, images_BCHW: Pixels, names: Sequence[str], top: int) -> list[dict[str, Any]]:
+    def describe(self, images_BCHW: Pixels | Vectors, names: Sequence[str], top: int) -> list[dict[str, Any]]:
         """What the model says about each image, as `describe_answers` of the other models has it."""
         return describe_rows(self.header.class_names, self._rows(self.run(images_BCHW), names, top))
 
     def answer_files(
-        self, files: Sequence[str], errors: list[BadFile], display: Display, top: int
+        self, paths: Sequence[str], errors: list[BadFile], display: Display, top: int
     ) -> Generator[list[dict[str, Any]], None, None]:
-        """Answers block by block; files that cannot be read are added to `errors`."""
+        """Answers block by block; what cannot be read is added to `errors`."""
         shape = (self.header.image_size, self.header.channels)
-        return answer_blocks(
-            files, shape, errors, display, lambda images, names: self.describe(images, names, top)
+        return answer_paths(
+            paths, shape, errors, display, lambda images, names: self.describe(images, names, top)
         )
 
     def about(self) -> dict[str, Any]:
@@ -204,7 +225,7 @@ class OnnxModel:
     def _check_signature(self) -> int:
         """The metadata may be ours where the graph is not. Returns the channels of an embedding."""
         header, inputs = self.header, self._session.get_inputs()
-        side, outputs = header.image_size, {output.name: output for output in self._session.get_outputs()}
+        outputs = {output.name: output for output in self._session.get_outputs()}
         wanted = {
             "label",
             "nearest",
@@ -216,8 +237,9 @@ class OnnxModel:
             "p_value",
         }
         wanted |= {"attention"} if header.prototypes else set()
-        sound = len(inputs) == 1 and inputs[0].name == INPUT and inputs[0].type == "tensor(uint8)"
-        sound = sound and inputs[0].shape[1:] == [header.channels, side, side] and wanted <= set(outputs)
+        kind = "tensor(float)" if header.takes_rows else "tensor(uint8)"
+        sound = len(inputs) == 1 and inputs[0].name == header.input_name and inputs[0].type == kind
+        sound = sound and inputs[0].shape[1:] == header.input_shape and wanted <= set(outputs)
         sound = sound and outputs["probabilities"].shape[1:] == [header.own_classes]
         widths = {name: (output.shape or [None])[-1] for name, output in outputs.items()}
         least = {"embedding": 1} | (

@@ -10,13 +10,14 @@ import torch
 
 from pmal._runtime.runs import CONFIG
 from pmal._runtime.session import Session
-from pmal.data.samples import Pixels
+from pmal.data.samples import Pixels, Vectors
 from pmal.errors import DataError, UsageError
 from pmal.rejection.model import Answers, OpenSetModel, Rule
 from pmal.serving.answer_rows import Row, describe_rows, strongest_prototypes, unicode_name
 from pmal.serving.bundle import load_model
 from pmal.serving.bundle_folder import RECORD
-from pmal.serving.image_files import BadFile, answer_blocks
+from pmal.serving.image_files import BadFile
+from pmal.serving.row_files import answer_paths
 
 TOP = 3
 
@@ -35,17 +36,20 @@ def find_model(run: Path) -> Path:
     return run
 
 
+def takes_embeddings(model: OpenSetModel) -> bool:
+    """Return whether a model takes rows of another model's embeddings in the place of images."""
+    return model.classifier.spec.image_size == 1
+
+
 def check_takes_images(model: OpenSetModel) -> None:
-    """Refuse a model of embeddings, which have no files that could be decoded."""
-    if model.classifier.spec.image_size == 1:
-        raise UsageError("this model takes embeddings, not images: use OpenSetClassifier in Python")
+    """Refuse a model of embeddings where only images will do."""
+    if takes_embeddings(model):
+        raise UsageError("this model takes embeddings, not images: name a run that was fitted on images")
 
 
 def open_model(folder: Path, device: torch.device, half: bool = False, **rule: Any) -> OpenSetModel:
-    """The model of a bundle, for images, and with what is given of another rule (see `with_rule`)."""
-    model = load_model(folder, device, half)
-    check_takes_images(model)
-    return with_rule(model, **rule)
+    """The model of a bundle, with what is given of another rule (see `with_rule`)."""
+    return with_rule(load_model(folder, device, half), **rule)
 
 
 def with_rule(
@@ -117,14 +121,17 @@ def model_header(model: OpenSetModel, folder: Path) -> dict[str, Any]:
 
 
 def answer_files(
-    model: OpenSetModel, files: Sequence[str], errors: list[BadFile], session: Session, top: int = TOP
+    model: OpenSetModel, paths: Sequence[str], errors: list[BadFile], session: Session, top: int = TOP
 ) -> Generator[list[dict[str, Any]], None, None]:
-    """Answers block by block, in the order of the files; those that cannot be read are added to `errors`."""
+    """Answers block by block, in the order of the files; what cannot be read is added to `errors`.
 
-    def answer(images: Pixels, names: list[str]) -> list[dict[str, Any]]:
+    paths: image files and folders of them, or files of embeddings, as the model takes either.
+    """
+
+    def answer(images: Pixels | Vectors, names: list[str]) -> list[dict[str, Any]]:
         return describe_answers(model, model.answer(torch.from_numpy(images)), names, top)
 
-    return answer_blocks(files, model.classifier.spec.image_shape, errors, session.display, answer)
+    return answer_paths(paths, model.classifier.spec.image_shape, errors, session.display, answer)
 
 
 def _probabilities(answers: Answers) -> list[float | None]:

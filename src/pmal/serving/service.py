@@ -1,6 +1,6 @@
 """The HTTP service: its routes, its page, and the form of its errors."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from importlib import resources
 from typing import Annotated, Any
 
@@ -51,7 +51,7 @@ def create_app(service: Service, bound: str = "127.0.0.1", hosts: Collection[str
     )
     _add_api(app, service)
     _add_health(app, service)
-    _add_page(app)
+    _add_page(app, PAGE if not service.served.takes_rows else PAGE | {"/": PAGE["/docs"]})
     _add_errors(app)
     # Around all, and not as a middleware of the app, which would not see its answers to failures.
     return Guard(app, allowed_hosts(bound, hosts), service.report)
@@ -115,9 +115,10 @@ def _add_health(app: FastAPI, service: Service) -> None:
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def _add_page(app: FastAPI) -> None:
+def _add_page(app: FastAPI, page: Mapping[str, tuple[str, str]]) -> None:
+    """The page to try images on; a model of embeddings shows its routes in that place."""
     folder = resources.files("pmal.serving") / "service_page"
-    for path, (file, kind) in PAGE.items():
+    for path, (file, kind) in page.items():
         app.add_route(path, _route((folder / file).read_bytes(), kind), methods=["GET", "HEAD"])
 
 

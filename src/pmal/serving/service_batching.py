@@ -22,6 +22,7 @@ from torch import Tensor
 
 from pmal.ensemble.cost import network_cost
 from pmal.rejection.model import Answers, OpenSetModel
+from pmal.serving.export_check import random_inputs
 from pmal.serving.service_metrics import Histogram
 
 WORK = {"cpu": 1e8, "cuda": 1e11}
@@ -44,9 +45,7 @@ def batch_size(model: OpenSetModel, wanted: int = 0) -> int:
 
 def is_steady(model: OpenSetModel, size: int) -> bool:
     """Whether an image gets the same bits in every place of a batch of this size."""
-    spec, random = model.classifier.spec, torch.Generator().manual_seed(0)
-    shape = (size, spec.channels, spec.image_size, spec.image_size)
-    images = torch.randint(0, 256, shape, dtype=torch.uint8, generator=random)
+    images = random_inputs(model, size)
     for _ in range(SETTLED):
         model.answer(images)
     first = model.answer(images)
@@ -54,8 +53,8 @@ def is_steady(model: OpenSetModel, size: int) -> bool:
 
 
 def answer_padded(model: OpenSetModel, images: Sequence[Tensor], size: int) -> list[Answers]:
-    """The answer to each of at most `size` images uint8 (C, H, W), whatever the others are."""
-    batch_BCHW = torch.zeros(size, *images[0].shape, dtype=torch.uint8)
+    """The answer to each of at most `size` images (C, H, W), whatever the others are."""
+    batch_BCHW = torch.zeros(size, *images[0].shape, dtype=images[0].dtype)
     for row, image in enumerate(images):
         batch_BCHW[row] = image
     answers = model.answer(batch_BCHW)

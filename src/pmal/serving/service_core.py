@@ -93,7 +93,7 @@ class Service:
         """All images of a request; those that are no images have errors instead of answers."""
         served = self.deciding_by(score)
         with self.house.guest() as guest:
-            uploads = await read_uploads(request, guest)
+            uploads = await read_uploads(request, guest, served.takes_rows)
             guest.take(places=len(uploads) - 1)
             return await self._while_connected(request, self._answer_all(served, uploads, top), len(uploads))
 

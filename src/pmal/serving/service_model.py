@@ -23,9 +23,11 @@ from pmal.serving.predict import (
     find_model,
     model_header,
     open_model,
+    takes_embeddings,
     with_rule,
 )
 from pmal.serving.service_batching import answer_padded, batch_size
+from pmal.serving.service_rows import unpack_row
 
 RATES = (*(share / 100 for share in range(50, 100)), 0.995, 0.999)
 """The acceptance rates that a client gets thresholds for."""
@@ -57,6 +59,7 @@ class ServedModel:
             **self.header,
             "scores": list(self.scores),
             "guaranteed": model.guarantee()[0],
+            "takes": "embeddings" if self.takes_rows else "images",
             "encoder": spec.network_name,
             "image_size": spec.image_size,
             "channels": spec.channels,
@@ -92,24 +95,36 @@ class ServedModel:
         """Where the pictures of each class begin."""
         return list(itertools.accumulate(map(len, self.model.gallery), initial=0))
 
+    @property
+    def takes_rows(self) -> bool:
+        """Whether requests are embeddings, in JSON."""
+        return takes_embeddings(self.model)
+
     def picture_path(self, k: int, rank: int) -> str | None:
         """Of a prototype. The fingerprint makes it another path for another model: it can be kept."""
-        if self.model.pictures is None or not self.model.gallery:
+        if self.model.pictures is None or not self.model.gallery or self.takes_rows:
             return None
         return f"v1/prototypes/{self.fingerprint[:16]}/{k}/{rank}.png"
 
     def picture(self, fingerprint: str, k: int, rank: int) -> bytes | None:
         """The PNG of a path that `picture_path` gave."""
         model = self.model
-        if model.pictures is None or fingerprint != self.fingerprint[:16] or k >= len(model.gallery):
+        if (
+            model.pictures is None
+            or self.takes_rows
+            or fingerprint != self.fingerprint[:16]
+            or k >= len(model.gallery)
+        ):
             return None
         if rank >= len(model.gallery[k]):
             return None
         return encode_png(model.pictures[self._starts[k] + rank].permute(1, 2, 0).numpy())
 
     def decode(self, data: bytes, max_pixels: int) -> Tensor:
-        """The image as the network takes it, uint8 (C, H, W). Raises `BadImage`."""
+        """The image or embedding as the network takes it, (C, H, W). Raises `BadImage`."""
         spec = self.model.classifier.spec
+        if self.takes_rows:
+            return torch.from_numpy(unpack_row(data, spec.channels)[:, None, None])
         pixels = decode_fitted(data, spec.image_size, spec.channels, max_pixels=max_pixels)
         return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))
 

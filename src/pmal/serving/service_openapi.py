@@ -2,9 +2,11 @@
 
 from typing import Any
 
+from pmal.serving.service_rows import JSON
 from pmal.serving.service_upload import FORM, RAW_TYPES
 
 _BINARY = {"type": "string", "format": "binary"}
+_MATRIX = {"type": "array", "items": {"type": "array", "items": {"type": "number"}}}
 _MODEL = {
     "name": "digits",
     "fingerprint": "91f7136f...",
@@ -51,12 +53,14 @@ _REFUSALS = {
 REQUEST: dict[str, Any] = {
     "requestBody": {
         "required": True,
-        "description": "One image as the body, or any number as the parts of a form. Nothing is stored.",
+        "description": "One image as the body, or any number as the parts of a form. A model of embeddings "
+        "takes JSON instead. Nothing is stored.",
         "content": {
             FORM: {
                 "schema": {"type": "object", "properties": {"image": {"type": "array", "items": _BINARY}}}
             },
             **{kind: {"schema": _BINARY} for kind in RAW_TYPES},
+            JSON: {"schema": {"type": "object", "properties": {"embeddings": _MATRIX}}},
         },
     }
 }

@@ -11,6 +11,8 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 
 from pmal.data.decode import MAX_PIXELS
 from pmal.serving.service_errors import Refused
+from pmal.serving.service_rows import FORM as ROWS_FORM
+from pmal.serving.service_rows import JSON, pack_rows
 
 RAW_TYPES = (
     "application/octet-stream",
@@ -50,7 +52,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Upload:
-    """An encoded image, and what the client calls it."""
+    """An encoded image, or the bytes of an embedding, and what the client calls it."""
 
     name: str
     data: bytes
@@ -94,16 +96,15 @@ class Guest:
         self.held += held
 
 
-async def read_uploads(request: Request, guest: Guest) -> list[Upload]:
-    """The images of a request: the body itself, or every part of a form."""
+async def read_uploads(request: Request, guest: Guest, rows: bool = False) -> list[Upload]:
+    """The images of a request: the body itself, or every part of a form. rows: embeddings, in JSON."""
     limits = guest.house.limits
     kind, options = parse_options_header(request.headers.get("content-type", ""))
     kind_name = kind.decode("latin-1")
-    if kind_name not in (*RAW_TYPES, FORM):
+    if kind_name not in ((JSON,) if rows else (*RAW_TYPES, FORM)):
         shown = kind_name[:60] or "a body without Content-Type"
-        raise Refused(
-            415, f"{shown} is not taken: send {FORM}, image/png, image/jpeg or another image", unread=True
-        )
+        fix = f"{JSON}, {ROWS_FORM}" if rows else f"{FORM}, image/png, image/jpeg or another image"
+        raise Refused(415, f"{shown} is not taken: send {fix}", unread=True)
     _check_declared_length(request, limits)
     try:
         async with asyncio.timeout(limits.read_seconds):
@@ -112,6 +113,8 @@ async def read_uploads(request: Request, guest: Guest) -> list[Upload]:
             data = b"".join([chunk async for chunk in _chunks(request, guest)])
     except TimeoutError:
         raise Refused(408, f"the body took more than {limits.read_seconds:g} s", unread=True) from None
+    if rows:  # in a thread: megabytes of numbers take a while
+        return [Upload(*row) for row in await asyncio.to_thread(pack_rows, data, limits.images)]
     return [Upload("body", data)]
 
 

@@ -93,7 +93,7 @@ def test_floats_are_rounded_to_the_nearest(tmp_path: Path, kind: type) -> None:
     ("arrays", "message"),
     [
         ({"X": COLOR}, "needs the arrays x_train/y_train or train_images/train_labels or images/labels "
-         "or X/y; it has: 'X'"),
+         "or X/y or embeddings/labels; it has: 'X'"),
         ({"X": COLOR[:3], "y": LABELS}, "X: 3 images, but 6 labels"),
         ({"X": COLOR[0, 0], "y": LABELS}, "X: shape 7x3 is not (N, H, W)"),
         ({"X": np.zeros((6, 5, 7, 4), np.uint8), "y": LABELS}, "X: shape 6x5x7x4 is not"),

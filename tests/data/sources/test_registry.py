@@ -323,7 +323,9 @@ def test_an_empty_name_is_not_the_current_folder():
 
 def test_a_file_of_another_kind_is_refused(tmp_path):
     (tmp_path / "photo.png").write_bytes(b"x")
-    assert "neither a folder nor a .parquet or .npz file" in refusal(str(tmp_path / "photo.png"), None)
+    assert "neither a folder nor a .parquet, .npz or .safetensors file" in refusal(
+        str(tmp_path / "photo.png"), None
+    )
 
 
 def test_the_sample_is_embedded():

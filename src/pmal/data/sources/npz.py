@@ -28,6 +28,8 @@ MAX_BYTES = 16 << 30
 
 _MAX_CLASSES = 1_000_000
 _TRAIN_KEYS = (("x_train", "y_train"), ("train_images", "train_labels"), ("images", "labels"), ("X", "y"))
+_ROWS = ("embeddings", "labels")
+"""Of `sources/embeddings.py`, which reads files that have them."""
 _TEST_KEYS = (("x_test", "y_test"), ("test_images", "test_labels"))
 _BROKEN = (ValueError, OSError, EOFError, KeyError, SyntaxError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
@@ -40,7 +42,7 @@ def open_npz(path: str | Path) -> Source:
     keys = _declared(path)
     train_keys, test_keys = _pick(keys, _TRAIN_KEYS), _pick(keys, _TEST_KEYS)
     if train_keys is None:
-        wanted = " or ".join(f"{images}/{labels}" for images, labels in _TRAIN_KEYS)
+        wanted = " or ".join(f"{images}/{labels}" for images, labels in [*_TRAIN_KEYS, _ROWS])
         raise DataError(f"{path}: needs the arrays {wanted}; it has: {', '.join(map(repr, keys)) or 'none'}")
     pairs = [train_keys] if test_keys is None else [train_keys, test_keys]
     wanted_keys = {key for pair in pairs for key in pair} | ({"class_names"} & set(keys))
@@ -112,7 +114,10 @@ def _pixels(images: NDArray[Any], origin: str) -> Pixels:
         images = images.transpose(0, 2, 3, 1)
     if images.ndim != 4 or images.shape[3] not in (1, 3) or not images.size:
         shape = "x".join(map(str, images.shape))
-        raise DataError(f"{origin}: shape {shape} is not (N, H, W), (N, H, W, C) or (N, C, H, W), C = 1 or 3")
+        fix = ": call embeddings 'embeddings'" if images.ndim == 2 else ""
+        raise DataError(
+            f"{origin}: shape {shape} is not (N, H, W), (N, H, W, C) or (N, C, H, W), C = 1 or 3{fix}"
+        )
     if images.dtype == np.uint8:
         return np.ascontiguousarray(images)
     if not np.issubdtype(images.dtype, np.floating):

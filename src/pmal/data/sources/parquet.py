@@ -11,7 +11,7 @@ called "0", "1", ... up to the largest label.
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -147,11 +147,17 @@ def _open_by_column(name: str, path: Path, files: list[Path]) -> Source:
     splits = _read_splits(files)
     if splits is None:
         return Source(name, _whole(table, names))
+    train, test = split_rows(splits, path)
+    return Source(name, _part(table, train, names), None if test is None else _part(table, test, names))
+
+
+def split_rows(splits: NDArray[np.str_], path: Path) -> tuple[Ids, Ids | None]:
+    """Return the rows of the training part and those of the test part, None where there is none."""
     if "train" not in splits:
         raise DataError(f"{path}: no row has split 'train'")
     test_name = next((each for each in _TEST_NAMES if each in splits), None)
-    test = None if test_name is None else _part(table, np.flatnonzero(splits == test_name), names)
-    return Source(name, _part(table, np.flatnonzero(splits == "train"), names), test)
+    test = None if test_name is None else np.flatnonzero(splits == test_name)
+    return np.flatnonzero(splits == "train"), test
 
 
 def _shards(folder: Path) -> dict[str, list[Path]]:
@@ -185,7 +191,7 @@ def _read_table(files: list[Path]) -> _Table:
     if not sum(lengths):
         raise DataError(f"{files[0]}: no rows in it")
     column = ImageColumn(tuple(files), tuple(lengths), leaf)
-    return _Table(column, np.concatenate(labels), _names_in(schema, label, files[0]))
+    return _Table(column, np.concatenate(labels), names_in(schema, label, files[0]))
 
 
 def _read_splits(files: list[Path]) -> NDArray[np.str_] | None:
@@ -194,7 +200,8 @@ def _read_splits(files: list[Path]) -> NDArray[np.str_] | None:
     for file in files:
         with arrow_errors(file), pq.ParquetFile(file) as reader:
             if "split" in reader.schema_arrow.names:
-                found[file] = _splits_of(reader.read(columns=["split"]).column(0), file)
+                column = reader.read(columns=["split"]).column(0)
+                found[file] = checked_splits([str(value) for value in column.to_pylist()], file)
     if not found:
         return None
     without = [file for file in files if file not in found]
@@ -230,15 +237,17 @@ def _labels_of(column: Any, file: Path) -> Ids:
     return np.asarray(column.to_numpy()).astype(np.int64)
 
 
-def _splits_of(column: Any, file: Path) -> NDArray[np.str_]:
-    values: NDArray[np.str_] = np.array([str(value) for value in column.to_pylist()], dtype=np.str_)
-    other = np.flatnonzero(~np.isin(values, ("train", *_TEST_NAMES)))
+def checked_splits(values: Sequence[str], file: Path) -> NDArray[np.str_]:
+    """Return what a column `split` says; anything but training and test part is refused."""
+    splits: NDArray[np.str_] = np.array(values, dtype=np.str_)
+    other = np.flatnonzero(~np.isin(splits, ("train", *_TEST_NAMES)))
     if other.size:
-        raise DataError(f"{file}: row {other[0]} has split {str(values[other[0]])!r}, not train or test")
-    return values
+        raise DataError(f"{file}: row {other[0]} has split {str(splits[other[0]])!r}, not train or test")
+    return splits
 
 
-def _names_in(schema: Any, label: str, file: Path) -> tuple[str, ...] | None:
+def names_in(schema: Any, label: str, file: Path) -> tuple[str, ...] | None:
+    """Return the class names that Hugging Face's metadata declare for a column; None without them."""
     text = (schema.metadata or {}).get(b"huggingface")
     if text is None:
         return None

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
+from pmal.data.rows.table import holds_embeddings
 from pmal.data.samples import Samples, Source
 from pmal.data.sources._named import NAMED, NamedSet
 from pmal.data.sources.cifar import read_cifar100_test
+from pmal.data.sources.embeddings import open_embeddings
 from pmal.data.sources.folder import holds_samples_at, open_folder
 from pmal.data.sources.npz import open_npz
 from pmal.data.sources.parquet import open_parquet
@@ -21,7 +23,7 @@ from pmal.errors import DataError, UsageError, did_you_mean
 
 DATA_ROOT_VARIABLE = "PMAL_DATA"
 SAMPLE = "sample"
-_OPENERS = {".parquet": open_parquet, ".npz": open_npz}
+_OPENERS = {".parquet": open_parquet, ".npz": open_npz, ".safetensors": open_embeddings}
 
 
 @dataclass(frozen=True)
@@ -111,9 +113,9 @@ def _open_path(path: Path) -> Source:
     if path.is_dir():
         source = open_parquet(path) if _holds_parquet(path) else open_folder(path)
     elif path.suffix in _OPENERS:
-        source = _OPENERS[path.suffix](path)
+        source = (open_embeddings if holds_embeddings(path) else _OPENERS[path.suffix])(path)
     else:
-        raise DataError(f"{path}: neither a folder nor a .parquet or .npz file")
+        raise DataError(f"{path}: neither a folder nor a .parquet, .npz or .safetensors file")
     # The name decides which published splits apply: one's own `mnist.npz` is not MNIST.
     own = source.name not in (SAMPLE, *NAMED)
     return source if own else dataclasses.replace(source, name=f"{path.parent}{os.sep}{path.name}")

@@ -1,0 +1,1 @@
+"""Embeddings of other models: files of them, and what stands in these."""

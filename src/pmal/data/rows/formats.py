@@ -1,0 +1,223 @@
+"""The named entries of an embedding file: .npz, .safetensors or Parquet. What they mean is not known here.
+
+An entry is an array, a tensor, or a list of texts. Only entries with a name that is asked for are read.
+Nothing of a file is ever unpickled, and what it declares must fit into memory before any of it is read.
+torch and pyarrow are imported for the formats that need them: an exported model does without.
+"""
+
+import json
+import os
+import re
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pmal.data.sources.npz import declared_array
+from pmal.errors import DataError, first_line
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    Entry = NDArray[Any] | Tensor | list[str]
+
+Known = re.Pattern[str]
+KNOWN = re.compile(r"[zWb](_(0|[1-9][0-9]*))?|embeddings?|features|labels?|files?|paths?|ids?|class_names")
+"""Names of what can be mined."""
+
+_BROKEN = (
+    *(ValueError, OSError, EOFError, KeyError, SyntaxError, RuntimeError),
+    *(struct.error, zipfile.BadZipFile, zlib.error),
+)
+
+
+def read_entries(path: Path, known: Known = KNOWN) -> tuple[dict[str, "Entry"], list[str]]:
+    """Return the entries with a known name, and the names of the others."""
+    _check_is_file(path)
+    return _READERS[path.suffix.lower()](path, known)
+
+
+def is_embedding_file(path: Path) -> bool:
+    """Return whether the name is one of a file of embeddings, or of arrays of any kind."""
+    return path.suffix.lower() in _READERS
+
+
+def entry_names(path: Path) -> list[str]:
+    """Return the names of all that an .npz or Parquet file holds; none where it is not readable."""
+    try:
+        if path.suffix.lower() == ".parquet":
+            return _column_names(path)
+        with zipfile.ZipFile(path) as archive:
+            return [name.removesuffix(".npy") for name in archive.namelist()]
+    except _BROKEN:
+        return []
+
+
+def _column_names(path: Path) -> list[str]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return list(pq.read_schema(path).names)
+    except pa.ArrowException:
+        return []
+
+
+def _check_is_file(path: Path) -> None:
+    if path.is_dir():
+        raise DataError(f"{path}: a folder: name a file of embeddings ({', '.join(_READERS)})")
+    if not path.is_file():
+        raise DataError(f"{path}: no such file")
+    if path.suffix.lower() not in _READERS:
+        raise DataError(f"{path}: embeddings are read from files that end in {', '.join(_READERS)}")
+    if not path.stat().st_size:
+        raise DataError(f"{path}: an empty file")
+
+
+def memory_bytes() -> int:
+    """What this machine has."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _check_fits(path: Path, declared: int) -> None:
+    # A few kilobytes of a compressed file can declare any size.
+    if declared > memory_bytes():
+        raise DataError(
+            f"{path}: declares {declared:,} bytes, more than the {memory_bytes():,} of this machine's "
+            "memory: use a part of the samples"
+        )
+
+
+def _split_names(names: Iterable[str], known: Known) -> tuple[list[str], list[str]]:
+    wanted: list[str] = []
+    other: list[str] = []
+    for name in names:
+        (wanted if known.fullmatch(name) else other).append(name)
+    return wanted, other
+
+
+# -- .npz
+
+
+def _read_npz(path: Path, known: Known) -> tuple[dict[str, "Entry"], list[str]]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = [name[: -len(".npy")] for name in archive.namelist() if name.endswith(".npy")]
+            wanted, other = _split_names(members, known)
+            declared = {name: declared_array(archive, name) for name in wanted}
+    except _BROKEN as error:
+        raise DataError(f"{path}: not readable as .npz ({first_line(error)})") from None
+    for name, (_, dtype) in declared.items():
+        if dtype.hasobject:
+            raise DataError(f"{path}: {name} holds Python objects: save numbers, or strings with dtype=str")
+    _check_fits(path, sum(size for size, _ in declared.values()))
+    entries: dict[str, Entry] = {}
+    with np.load(path, allow_pickle=False) as arrays:
+        for name in wanted:
+            try:
+                array = arrays[name]
+            except _BROKEN as error:
+                raise DataError(f"{path}: {name} is not readable ({first_line(error)})") from None
+            entries[name] = _texts(array, f"{path}: {name}") if array.dtype.kind in "US" else array
+    return entries, other
+
+
+def _texts(array: NDArray[Any], what: str) -> list[str]:
+    if array.ndim != 1:
+        raise DataError(f"{what}: expected a list of texts, got shape {array.shape}")
+    try:
+        texts: list[str] = (np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array).tolist()
+    except UnicodeDecodeError:
+        raise DataError(f"{what}: its texts are not UTF-8") from None
+    return texts
+
+
+# -- .safetensors
+
+
+def _read_safetensors(path: Path, known: Known) -> tuple[dict[str, "Entry"], list[str]]:
+    # The sizes in the header cannot exceed the file: safetensors checks that.
+    from safetensors import SafetensorError, safe_open
+
+    _check_fits(path, path.stat().st_size)
+    entries: dict[str, Entry] = {}
+    try:
+        with safe_open(path, framework="pt") as file:
+            wanted, other = _split_names(file.keys(), known)
+            for name in wanted:
+                entries[name] = file.get_tensor(name)
+            metadata = file.metadata() or {}
+    except (SafetensorError, *_BROKEN) as error:
+        raise DataError(f"{path}: not readable as safetensors ({first_line(error)})") from None
+    return entries | _from_metadata(path, metadata, entries, known), other
+
+
+# -- Parquet
+
+
+def _read_parquet(path: Path, known: Known) -> tuple[dict[str, "Entry"], list[str]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from pmal.data.rows.parquet_columns import read_column
+
+    try:
+        with pq.ParquetFile(path) as file:
+            wanted, other = _split_names(file.schema_arrow.names, known)
+            fits = partial(_check_fits, path)
+            entries: dict[str, Entry] = {
+                name: read_column(file, name, f"{path}: {name}", fits) for name in wanted
+            }
+            schema = file.schema_arrow
+    except (pa.ArrowException, *_BROKEN) as error:
+        raise DataError(f"{path}: not readable as Parquet ({first_line(error)})") from None
+    raw = schema.metadata or {}
+    metadata = {key.decode(errors="replace"): text.decode(errors="replace") for key, text in raw.items()}
+    entries |= _from_metadata(path, metadata, entries, known)
+    if known.fullmatch("class_names") and "class_names" not in entries:
+        entries |= _declared_classes(path, schema)
+    return entries, other
+
+
+def _declared_classes(path: Path, schema: Any) -> dict[str, "Entry"]:
+    """Return the names that Hugging Face's metadata give the classes, where they do."""
+    from pmal.data.sources.parquet import names_in
+
+    label = next((name for name in ("label", "labels") if name in schema.names), None)
+    names = None if label is None else names_in(schema, label, path)
+    return {"class_names": list(names)} if names else {}
+
+
+# -- what stands in the metadata of formats that hold no texts, or no second table
+
+
+def _from_metadata(
+    path: Path, metadata: Mapping[str, str], taken: Iterable[str], known: Known
+) -> dict[str, "Entry"]:
+    """Entries given as JSON lists: texts, or numbers, nested for a matrix."""
+    found: dict[str, Entry] = {}
+    for name in sorted(name for name in metadata if known.fullmatch(name)):
+        if name in taken:
+            raise DataError(f"{path}: {name} occurs twice, once in the metadata: remove one")
+        try:
+            content = json.loads(metadata[name])
+            texts = isinstance(content, list) and all(isinstance(text, str) for text in content)
+            found[name] = content if texts else np.array(content)
+        except (ValueError, RecursionError) as error:
+            raise DataError(
+                f"{path}: {name} in the metadata is not a JSON list ({first_line(error)})"
+            ) from None
+    return found
+
+
+_READERS: dict[str, Callable[[Path, Known], tuple[dict[str, "Entry"], list[str]]]] = {
+    ".npz": _read_npz,
+    ".safetensors": _read_safetensors,
+    ".parquet": _read_parquet,
+}

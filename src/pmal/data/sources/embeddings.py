@@ -1,0 +1,110 @@
+"""Embeddings of another model and their labels, in one `.npz`, `.safetensors` or Parquet file.
+
+| | embeddings (N, D) | labels | images, optional |
+|---|---|---|---|
+| training part | `embeddings` | `labels` | `files` |
+| test part, optional | `test_embeddings` | `test_labels` | `test_files` |
+
+The other names that `rows/table.py` lists do as well, and `embedding`, `label`, `file` suit columns.
+
+Labels are integers or texts. `class_names`, a list of texts, is optional: integers are places in it. Without
+it, classes are called by their texts or numbers. In Parquet the test part may also be the rows whose column
+`split` says so. Images are for people to look at: a path is relative to the folder of the file.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pmal.data.rows.class_labels import Names, class_indices, only_present
+from pmal.data.rows.formats import read_entries
+from pmal.data.rows.table import EMBEDDINGS, FILES, LABELS, either, naming, row_store, texts
+from pmal.data.samples import Ids, Samples, Source, VectorStore
+from pmal.data.sources.parquet import checked_splits, split_rows
+from pmal.errors import DataError
+
+if TYPE_CHECKING:
+    from pmal.data.rows.formats import Entry
+
+TEST = "test_"
+_KNOWN = re.compile(f"({TEST})?({'|'.join((*EMBEDDINGS, *LABELS, *FILES))})|z_[0-9]+|class_names|split")
+
+Part = tuple[VectorStore, str, "Entry"]
+"""Embeddings, and the name and content of their labels."""
+
+
+def open_embeddings(path: str | Path) -> Source:
+    """Return the data set in a file of embeddings."""
+    path = Path(path)
+    entries, _ = read_entries(path, _KNOWN)
+    with naming(path):
+        parts = _parts(entries, path)
+        labels, names = _classes([(key, given) for _, key, given in parts], texts(entries, "class_names"))
+        samples = [_samples(*part[:2], own, names) for part, own in zip(parts, labels, strict=True)]
+        splits = texts(entries, "split")
+    if splits is not None:
+        return _by_split(path, samples, splits)
+    return Source(path.stem, samples[0], samples[1] if len(samples) == 2 else None)
+
+
+def _parts(entries: Mapping[str, "Entry"], path: Path) -> list[Part]:
+    """Return the training part, and the test part where there is one."""
+    has_test = any(name.startswith(TEST) for name in entries)
+    found = []
+    for part in ("", TEST) if has_test else ("",):
+        store = row_store(entries, path, part)
+        key = either(entries, *(part + name for name in LABELS))
+        if key is None:
+            raise DataError(f"no '{part}labels' in it: add the class of each row, integers or texts")
+        found.append((store, key, entries[key]))
+    widths = [store.vectors.shape[1] for store, _, _ in found]
+    if widths[0] != widths[-1]:
+        raise DataError(
+            f"embeddings of {widths[0]} numbers, but {widths[1]} in the test part: embed both alike"
+        )
+    return found
+
+
+def _classes(parts: Sequence[tuple[str, "Entry"]], names: Names) -> tuple[list[Ids], tuple[str, ...]]:
+    """Return the class of each row, part by part, and the names of all classes that occur."""
+    named = [given for _, given in parts if isinstance(given, list)]
+    if names is None and 0 < len(named) < len(parts):
+        raise DataError("labels are numbers in one part and texts in the other: write both alike")
+    if names is None and named:
+        names = tuple(sorted({name for given in named for name in given}))
+    _check_names(names or ())
+    labels = [class_indices(given, names, None, key)[0] for key, given in parts]
+    joined_N, present = only_present(np.concatenate(labels), names, parts[0][0])
+    if present is None:
+        present = tuple(map(str, range(int(joined_N.max()) + 1)))
+    return np.split(joined_N, np.cumsum([len(own) for own in labels])[:-1]), present
+
+
+def _check_names(names: Sequence[str]) -> None:
+    for name in names:
+        if not name.strip():
+            raise DataError("a class without a name: write a text for each class")
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise DataError("a class name that cannot be written as UTF-8") from None
+
+
+def _samples(store: VectorStore, key: str, labels_N: Ids, names: tuple[str, ...]) -> Samples:
+    if len(labels_N) != len(store):
+        raise DataError(f"{key}: {len(labels_N)} labels for {len(store)} rows: every row needs exactly one")
+    return Samples.whole(store, labels_N, names)
+
+
+def _by_split(path: Path, samples: Sequence[Samples], splits: tuple[str, ...]) -> Source:
+    """Return the rows of one table as two parts, which share it: a row keeps its place."""
+    whole = samples[0]
+    if len(samples) == 2:
+        raise DataError(f"{path}: both split and {TEST}embeddings: remove one of them")
+    if len(splits) != len(whole):
+        raise DataError(f"{path}: split: {len(splits)} entries for {len(whole)} rows: write one for each")
+    train, test = split_rows(checked_splits(splits, path), path)
+    return Source(path.stem, whole.at(train), None if test is None else whole.at(test))
