@@ -2,7 +2,8 @@
 
 What happens to an image, whatever its file is called:
 
-- JPEG, PNG, WebP, BMP, GIF, TIFF and PPM are read, told apart by their first bytes. Anything else is refused.
+- JPEG, PNG, WebP, BMP, GIF, TIFF and PPM are read, and HEIC where the package pillow-heif is installed.
+  They are told apart by their first bytes (`formats.py`). Anything else is refused.
 - An image of more than 50 megapixels is refused on its header, before memory for its pixels is taken. So is
   a TIFF with a tile of that size, whatever part of it is shown.
 - The rotation in the EXIF data is applied. EXIF data that cannot be read counts as "not rotated".
@@ -12,6 +13,7 @@ What happens to an image, whatever its file is called:
 - What is transparent shows white. Of an animation, the first frame counts.
 - A truncated or damaged image is refused as a whole; no half-gray pictures enter a training.
 - A JPEG of which far fewer pixels are needed is decoded at a half, a quarter or an eighth of its size.
+- A HEIC image whose pixels are more than its header declares is refused by its decoder.
 - A JPEG of more than 100 scans is refused: each takes a few bytes and a pass over all pixels.
 
 Refused means `BadImage` with a reason, and the loader lists the image in the quarantine.
@@ -29,16 +31,14 @@ from typing import TypeVar
 
 import numpy as np
 from PIL import Image
-from PIL.BmpImagePlugin import BmpImageFile
 from PIL.ExifTags import Base as ExifTag
 from PIL.GifImagePlugin import GifImageFile
 from PIL.ImageFile import ImageFile
 from PIL.JpegImagePlugin import JpegImageFile
-from PIL.PngImagePlugin import PngImageFile
-from PIL.PpmImagePlugin import PpmImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
+from pmal.data.formats import reader_of
 from pmal.data.samples import BadImage, Pixels
 
 MAX_PIXELS = 50_000_000
@@ -58,17 +58,7 @@ class TooManyPixels(BadImage):
     """More than the limit that was asked for."""
 
 
-_READERS: tuple[tuple[tuple[bytes, ...], type[ImageFile]], ...] = (
-    ((b"\xff\xd8\xff",), JpegImageFile),
-    ((b"\x89PNG\r\n\x1a\n",), PngImageFile),
-    ((b"RIFF",), WebPImageFile),
-    ((b"BM",), BmpImageFile),
-    ((b"GIF87a", b"GIF89a"), GifImageFile),
-    ((b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"), TiffImageFile),
-    ((b"P1", b"P2", b"P3", b"P4", b"P5", b"P6"), PpmImageFile),
-)
-
-# What Pillow raises on damaged bytes. LookupError: IndexError and KeyError.
+# What Pillow raises on damaged bytes. LookupError: IndexError and KeyError; RuntimeError: HEIC.
 _DAMAGE = (
     OSError,
     SyntaxError,
@@ -78,6 +68,7 @@ _DAMAGE = (
     EOFError,
     OverflowError,
     MemoryError,
+    RuntimeError,
     struct.error,
     zlib.error,
     Image.DecompressionBombError,
@@ -152,18 +143,11 @@ def encode_png(pixels: Pixels) -> bytes:
     return buffer.getvalue()
 
 
-def _reader_of(data: bytes) -> type[ImageFile]:
-    for magics, reader in _READERS:
-        if data.startswith(magics) and (reader is not WebPImageFile or data[8:12] == b"WEBP"):
-            return reader
-    raise BadImage("not a JPEG, PNG, WebP, BMP, GIF, TIFF or PPM image")
-
-
 def _read(data: bytes, max_pixels: int, use: Callable[[ImageFile], Result]) -> Result:
     """What `use` makes of the image, of which the header is read and the size within the limit."""
     if not data:
         raise BadImage("empty file")
-    reader = _reader_of(data)
+    reader = reader_of(data)
     with _quiet_pillow():
         try:
             # Not `Image.open`: its own pixel limit can be lifted by a global variable of Pillow only.
