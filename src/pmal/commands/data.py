@@ -34,21 +34,20 @@ def data_list(data_root: DataRootOption = None, as_json: JsonOption = False) -> 
 
 @data_app.command("check")
 def data_check(source: SourceArgument, data_root: DataRootOption = None, as_json: JsonOption = False) -> None:
-    """Read every image of SOURCE: counts, sizes, unreadable files, equal images in different classes.
+    """Look at every image of SOURCE once, and list all that is wrong with it, most serious first.
 
-    The exit code is 3 where an image cannot be read; all else that is found is for people to judge.
+    Classes without images or with few, unreadable, tiny and flat images, equal and nearly equal ones in
+    different classes or in training and test. The exit code is 3 where `pmal fit` would refuse the data.
     """
     session = start_session(Resources(data_root=data_root), as_json, AGAIN)
 
     from pmal.data.check import check_source, describe_check
-    from pmal.data.sources.registry import open_source
+    from pmal.data.sources.registry import open_to_check
 
-    found = check_source(open_source(source, data_root), session.display)
-    print(json.dumps(found) if as_json else describe_check(found))
-    parts = found["parts"].values()
-    if bad := sum(len(part["unreadable"]) for part in parts):
-        total = sum(part["total"] for part in parts)
-        raise DataError(f"{bad:,} of {total:,} images cannot be read: repair or remove them")
+    found = check_source(open_to_check(source, data_root), session.display)
+    print(json.dumps(found) if as_json else describe_check(found, source))
+    if not found["usable"]:
+        raise DataError(f"{source}: `pmal fit` would refuse the data: mend what is listed first")
 
 
 @data_app.command("convert")

@@ -27,6 +27,7 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -56,6 +57,21 @@ Result = TypeVar("Result")
 
 class TooManyPixels(BadImage):
     """More than the limit that was asked for."""
+
+
+@dataclass(frozen=True)
+class Examined:
+    """What an image is; its size is that of the upright picture."""
+
+    width: int
+    height: int
+    kind: str
+    """RGB, gray, palette, CMYK, transparent, or Pillow's name of another mode."""
+    turned: bool
+    """By its EXIF data."""
+    reduced: bool
+    """Whether the pixels are those of a smaller image."""
+    pixels: Pixels
 
 
 # What Pillow raises on damaged bytes. LookupError: IndexError and KeyError; RuntimeError: HEIC.
@@ -91,6 +107,7 @@ _TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+_ON_THE_SIDE = tuple(_TURNS[orientation] for orientation in (5, 6, 7, 8))
 _MIRRORED_X = tuple(_TURNS[orientation] for orientation in (2, 3, 7, 8))
 _MIRRORED_Y = tuple(_TURNS[orientation] for orientation in (3, 4, 6, 7))
 
@@ -118,6 +135,32 @@ def verify(data: bytes, *, max_pixels: int = MAX_PIXELS) -> None:
         _upright(image)
 
     _read(data, max_pixels, load)
+
+
+def examine(data: bytes, least: int) -> "Examined":
+    """Return what an image is. Of a large JPEG no more is decoded than leaves `least` pixels a side.
+
+    Raises what `decode` raises.
+    """
+
+    def look(image: ImageFile) -> Examined:
+        (width, height), kind = image.size, _kind(image)
+        scale = _reduce(image, min(width, height) // least)
+        upright = _upright(image)
+        turn = _turn_of(image)
+        size = (height, width) if turn in _ON_THE_SIDE else (width, height)
+        return Examined(*size, kind, turn is not None, scale > 1, _as_array(upright))
+
+    return _read(data, MAX_PIXELS, look)
+
+
+def gray_square(pixels: Pixels, side: int) -> Pixels:
+    """Return the whole image as gray pixels (side, side), each the mean of the part that it covers.
+
+    >>> gray_square(np.full((4, 8, 3), 9, np.uint8), 2).tolist()
+    [[9, 9], [9, 9]]
+    """
+    return np.array(_as_image(pixels).convert("L").resize((side, side), Image.Resampling.BOX))
 
 
 def fit_to(pixels: Pixels, size: int, channels: int) -> Pixels:
@@ -256,6 +299,14 @@ def _canvas_size(reader: type[ImageFile], data: bytes) -> tuple[int, int]:
     if reader is WebPImageFile:
         return bits(26, 0, 14), bits(28, 0, 14)
     return 0, 0
+
+
+def _kind(image: ImageFile) -> str:
+    if image.has_transparency_data:
+        return "transparent"
+    if image.mode in ("1", "L") or image.mode.startswith("I"):
+        return "gray"
+    return "palette" if image.mode == "P" else image.mode
 
 
 def _turn_of(image: ImageFile) -> Image.Transpose | None:

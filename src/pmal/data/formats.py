@@ -2,8 +2,8 @@
 
 Readers are called directly. `Image.open` would try every format that Pillow and its plugins know, and has a
 pixel limit of its own. The reader of HEIC is imported when the first such file comes: the package pillow-heif
-has it (`pip install pillow-heif`). AVIF is not read: Pillow's reader decodes the whole stream whatever size the
-header declares, so that no limit would hold before memory is taken.
+has it (`pip install pillow-heif`). AVIF is not read: Pillow's reader decodes the whole stream, whatever size
+the header declares, so that no limit would hold before memory is taken.
 """
 
 from functools import cache
