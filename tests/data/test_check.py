@@ -143,6 +143,20 @@ def test_what_fit_would_refuse_is_said_first(train, reason):
     assert describe_check(found).splitlines()[-1].startswith("  verdict: `pmal fit` refuses the data")
 
 
+def test_a_published_split_may_do_without_a_class():
+    """Split 0 of MNIST has no 0 among its known classes, and six that it cannot do without."""
+    names = tuple("0123456789")
+
+    def mnist(labels):
+        train, test = (
+            part(o, labels, range(s, s + len(labels)), names=names) for o, s in (("a", 0), ("b", 500))
+        )
+        return check_source(Source("mnist", train, test), Silent())
+
+    assert mnist([k for k in range(1, 10) for _ in range(9)])["usable"]
+    assert mnist([k for k in range(9) for _ in range(9)])["problems"][0]["kind"] == "refused"
+
+
 # -- folders --
 
 

@@ -4,7 +4,7 @@ Every image is looked at once and none is kept: of each, a digest and a thumbnai
 """
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from pmal._runtime.progress import Display
 from pmal.data.inspection.duplicates import find_duplicates
 from pmal.data.inspection.images import PartLooks, look_at_part
 from pmal.data.inspection.problems import Item, Problem, class_counts, find_problems
-from pmal.data.inspection.refusals import refusals
+from pmal.data.inspection.refusals import has_published_split, refusals
 from pmal.data.inspection.words import describe_check
 from pmal.data.samples import PixelStore, Source
 
@@ -61,6 +61,8 @@ def check_images(source: Source, display: Display) -> dict[str, Any]:
         _files("loose", source.loose, "files lie in no class folder", "left out"),
         _files("ignored", source.ignored, "files of the desktop", "ignored"),
     ]
+    if has_published_split(source):  # then `refusals` say whether a class is missed
+        problems = [replace(p, level="warning") if p.kind == "empty" else p for p in problems]
     return checked(source.name, {part.part: _part_result(part) for part in parts}, problems)
 
 

@@ -37,10 +37,15 @@ def refusals(source: Source, parts: Sequence[PartLooks]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def has_published_split(source: Source) -> bool:
+    """Return whether `pmal fit` takes the classes of a published list, and perhaps none of the empty ones."""
+    return source.name in list_sets()
+
+
 def _without_empty_classes(source: Source) -> Source:
     """They are told of by themselves; what else is wrong shows without them. Published lists need all."""
     there = tuple(np.unique(source.train.labels).tolist())
-    if len(there) == len(source.train.class_names) or source.name in list_sets():
+    if len(there) == len(source.train.class_names) or has_published_split(source):
         return source
     test = source.test.of_classes(there) if source.test is not None else None
     return replace(source, train=source.train.of_classes(there), test=test)
