@@ -1,4 +1,4 @@
-"""Every image of a part looked at once; 300 bytes of each are kept."""
+"""Every image of a part looked at once; about 300 bytes of each are kept."""
 
 import hashlib
 from collections import Counter
