@@ -264,23 +264,28 @@ def test_data_list_check_and_convert(tmp_path, call):
     assert checked["parts"]["train"]["total"] == 5000
     assert checked["parts"]["train"]["per_class"]["7"] == 500
     assert checked["parts"]["test"]["sizes"] == {"28x28x1": 1000}
-    assert checked["parts"]["train"]["unreadable"] == []
+    assert checked["parts"]["train"]["readable"] == 5000
+    assert checked["usable"]
     assert_one_line_error(call("data", "convert", "sample", tmp_path / "a.parquet"), 2, "--force")
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]])
-def test_data_check_tells_a_program_of_unreadable_images(tmp_path, call, form):
-    for name in ("ant/1.png", "ant/2.png", "bee/1.png"):
-        path = tmp_path / "zoo" / name
+def test_data_check_goes_through_to_the_end_and_tells_a_program_what_fit_would_refuse(tmp_path, call, form):
+    for k in range(12):
+        path = tmp_path / "zoo" / ("ant", "bee")[k % 2] / f"{k}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(encode_png(np.full((9, 9, 1), 7, np.uint8)))
+        path.write_bytes(encode_png(np.random.default_rng(k // 2).integers(0, 256, (20, 20, 1), np.uint8)))
     code, shown, _ = call("data", "check", tmp_path / "zoo", *form)
     assert code == 0, "equal images in different classes are for people to judge"
+    assert "ant/0.png" in shown
     (tmp_path / "zoo" / "ant" / "2.png").write_bytes(b"broken")
+    (tmp_path / "zoo" / "cow").mkdir()
     code, shown, error = call("data", "check", tmp_path / "zoo", *form)
     assert code == 3
     assert "ant/2.png" in shown
-    assert error.splitlines()[-1] == "error: 1 of 3 images cannot be read: repair or remove them"
+    assert "cow" in shown
+    assert error.splitlines()[-1].startswith("error: ")
+    assert "`pmal fit` would refuse the data" in error.splitlines()[-1]
 
 
 @pytest.fixture(scope="module")

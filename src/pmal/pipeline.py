@@ -26,7 +26,7 @@ from pmal._runtime.tensors import has_tensors
 from pmal._runtime.text import printable
 from pmal.config import RunConfig, to_settings
 from pmal.data.parts import Part, image_shape
-from pmal.data.task import Task, open_task
+from pmal.data.task import Task, cost_of_few, open_task
 from pmal.encoders.choice import check_encoder
 from pmal.ensemble.classifiers import change_head, check_data, load_classifiers, rehearse, train_classifiers
 from pmal.ensemble.embeddings import EmbeddedSet, embed_training_set
@@ -65,6 +65,8 @@ def fit(
     ranks.by_first(lambda: check_stages(config, out, start, only))
     task = task or open_task(config.data, session.resources.data_root)
     check_encoder(task.train, config.encoder.name)
+    if few := cost_of_few(task, config.rejection.accept):
+        session.display.say(few)
     inputs = run_inputs(config, image_shape(task.train, config.data), out, session, write=True)
     rehearse(inputs.spec(config.encoder, task.class_names, first_head(config)), config)
     with open_run(out, config, start, ranks) as run:

@@ -1,4 +1,6 @@
 import hashlib
+import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,8 +11,17 @@ from pmal.config import DataConfig
 from pmal.data.protocols import Split, get_split, list_families, list_sets, random_split
 from pmal.data.samples import ArrayStore, Samples, Source
 from pmal.data.sources.registry import open_source
-from pmal.data.task import choose_split, hold_out, hold_out_enough, learning_task, limited, make_task
+from pmal.data.task import (
+    choose_split,
+    cost_of_few,
+    hold_out,
+    hold_out_enough,
+    learning_task,
+    limited,
+    make_task,
+)
 from pmal.errors import DataError, UsageError
+from pmal.rejection.thresholds import conformal_threshold, samples_needed
 
 NAMES = tuple("abcdefghij")
 
@@ -275,3 +286,41 @@ def test_arrays_take_no_split():
     for wrong in (DataConfig(family="random"), DataConfig(known=("a",)), DataConfig(split=1)):
         with pytest.raises(UsageError, match="all classes in y are known"):
             learning_task(few, "fit(X, y)", wrong)
+
+
+def task_of(per_class, **settings):
+    source = Source("few", samples(np.repeat(np.arange(4), per_class), names=NAMES[:4]))
+    return make_task(source, choose_split(source, DataConfig()), DataConfig(**settings))
+
+
+def test_five_images_of_each_class_are_divided_and_what_they_cost_is_said():
+    task = task_of(5)
+    assert np.bincount(task.test.labels).tolist() == [1] * 4
+    assert np.bincount(task.train.labels).min() >= 2
+    assert cost_of_few(task, 0.95) == (
+        "few images: ACC rests on 4 test images, each of which is 25 points; 5 held-out images are too few "
+        "for accept=0.95, which needs 19: nothing is rejected; with --set rejection.accept=0.83 the "
+        "threshold accepts 55 to 99 % of known images (90 % range)"
+    )
+
+
+def test_the_cost_of_few_images_is_the_promise_of_the_threshold():
+    task = task_of(20)
+    text = cost_of_few(task, 0.9)
+    count = len(task.held_out)
+    low, high = conformal_threshold(range(count), 0.9).accepted_range
+    assert f"on {count} held-out images: accepts {100 * low:.0f} to {100 * high:.0f} %" in text
+    assert f"needs {samples_needed(0.99)}: nothing is rejected" in cost_of_few(task, 0.99)
+
+
+@pytest.mark.parametrize("held_out", range(1, 40))
+def test_the_share_that_is_advised_can_be_promised(held_out):
+    whole = task_of(100)
+    few = replace(whole, held_out=whole.train.at(np.arange(held_out)))
+    advised = re.search(r"rejection.accept=([0-9.]+)", cost_of_few(few, 0.999))
+    assert conformal_threshold(range(held_out), float(advised[1])).guaranteed
+
+
+def test_enough_images_cost_nothing():
+    assert cost_of_few(task_of(100), 0.95) == ""
+    assert cost_of_few(task_of(100, held_out=0), 0.95) == ""

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -34,27 +34,35 @@ def data_list(data_root: DataRootOption = None, as_json: JsonOption = False) -> 
 
 @data_app.command("check")
 def data_check(source: SourceArgument, data_root: DataRootOption = None, as_json: JsonOption = False) -> None:
-    """Read every image of SOURCE: counts, sizes, unreadable files, equal images in different classes.
+    """Look at every image of SOURCE once, and list all that is wrong with it, most serious first.
 
-    Of embeddings: counts, width, rows that are NaN, zero or equal. The exit code is 3 where an image cannot
-    be read or a row is NaN; all else that is found is for people to judge.
+    Classes without images or with few, unreadable, tiny and flat images, equal and nearly equal ones in
+    different classes or in training and test. Of embeddings: rows that are NaN,
+    zero or equal. The exit code is 3 where `pmal fit` would refuse the data, or where a row is NaN.
     """
     session = start_session(Resources(data_root=data_root), as_json, AGAIN)
 
     from pmal.data.check import check_source, describe_check
     from pmal.data.check_rows import check_rows, describe_rows_check, holds_rows
-    from pmal.data.sources.registry import open_source
+    from pmal.data.sources.registry import open_to_check
 
-    opened = open_source(source, data_root)
-    rows = holds_rows(opened)
-    found = check_rows(opened) if rows else check_source(opened, session.display)
-    print(json.dumps(found) if as_json else (describe_rows_check if rows else describe_check)(found))
+    opened = open_to_check(source, data_root)
+    if holds_rows(opened):
+        rows = check_rows(opened)
+        print(json.dumps(rows) if as_json else describe_rows_check(rows))
+        _refuse_rows(rows)
+        return
+    found = check_source(opened, session.display)
+    print(json.dumps(found) if as_json else describe_check(found, source))
+    if not found["usable"]:
+        raise DataError(f"{source}: `pmal fit` would refuse the data: mend what is listed first")
+
+
+def _refuse_rows(found: dict[str, Any]) -> None:
     parts = found["parts"].values()
     if bad := sum(len(part["unreadable"]) for part in parts):
         of = f"{bad:,} of {sum(part['total'] for part in parts):,}"
-        if rows:
-            raise DataError(f"{of} rows have NaN or infinite values: remove them or embed them again")
-        raise DataError(f"{of} images cannot be read: repair or remove them")
+        raise DataError(f"{of} rows have NaN or infinite values: remove them or embed them again")
 
 
 @data_app.command("convert")

@@ -2,7 +2,8 @@
 
 What happens to an image, whatever its file is called:
 
-- JPEG, PNG, WebP, BMP, GIF, TIFF and PPM are read, told apart by their first bytes. Anything else is refused.
+- JPEG, PNG, WebP, BMP, GIF, TIFF and PPM are read, and HEIC where the package pillow-heif is installed.
+  They are told apart by their first bytes (`formats.py`). Anything else is refused.
 - An image of more than 50 megapixels is refused on its header, before memory for its pixels is taken. So is
   a TIFF with a tile of that size, whatever part of it is shown.
 - The rotation in the EXIF data is applied. EXIF data that cannot be read counts as "not rotated".
@@ -12,6 +13,7 @@ What happens to an image, whatever its file is called:
 - What is transparent shows white. Of an animation, the first frame counts.
 - A truncated or damaged image is refused as a whole; no half-gray pictures enter a training.
 - A JPEG of which far fewer pixels are needed is decoded at a half, a quarter or an eighth of its size.
+- A HEIC image whose pixels are more than its header declares is refused by its decoder.
 - A JPEG of more than 100 scans is refused: each takes a few bytes and a pass over all pixels.
 
 Refused means `BadImage` with a reason, and the loader lists the image in the quarantine.
@@ -25,20 +27,19 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 from PIL import Image
-from PIL.BmpImagePlugin import BmpImageFile
 from PIL.ExifTags import Base as ExifTag
 from PIL.GifImagePlugin import GifImageFile
 from PIL.ImageFile import ImageFile
 from PIL.JpegImagePlugin import JpegImageFile
-from PIL.PngImagePlugin import PngImageFile
-from PIL.PpmImagePlugin import PpmImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
+from pmal.data.formats import reader_of
 from pmal.data.samples import BadImage, Pixels
 
 MAX_PIXELS = 50_000_000
@@ -58,17 +59,22 @@ class TooManyPixels(BadImage):
     """More than the limit that was asked for."""
 
 
-_READERS: tuple[tuple[tuple[bytes, ...], type[ImageFile]], ...] = (
-    ((b"\xff\xd8\xff",), JpegImageFile),
-    ((b"\x89PNG\r\n\x1a\n",), PngImageFile),
-    ((b"RIFF",), WebPImageFile),
-    ((b"BM",), BmpImageFile),
-    ((b"GIF87a", b"GIF89a"), GifImageFile),
-    ((b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"), TiffImageFile),
-    ((b"P1", b"P2", b"P3", b"P4", b"P5", b"P6"), PpmImageFile),
-)
+@dataclass(frozen=True)
+class Examined:
+    """What an image is; its size is that of the upright picture."""
 
-# What Pillow raises on damaged bytes. LookupError: IndexError and KeyError.
+    width: int
+    height: int
+    kind: str
+    """RGB, gray, palette, CMYK, transparent, or Pillow's name of another mode."""
+    turned: bool
+    """By its EXIF data."""
+    reduced: bool
+    """Whether the pixels are those of a smaller image."""
+    pixels: Pixels
+
+
+# What Pillow raises on damaged bytes. LookupError: IndexError and KeyError; RuntimeError: HEIC.
 _DAMAGE = (
     OSError,
     SyntaxError,
@@ -78,6 +84,7 @@ _DAMAGE = (
     EOFError,
     OverflowError,
     MemoryError,
+    RuntimeError,
     struct.error,
     zlib.error,
     Image.DecompressionBombError,
@@ -100,6 +107,7 @@ _TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+_ON_THE_SIDE = tuple(_TURNS[orientation] for orientation in (5, 6, 7, 8))
 _MIRRORED_X = tuple(_TURNS[orientation] for orientation in (2, 3, 7, 8))
 _MIRRORED_Y = tuple(_TURNS[orientation] for orientation in (3, 4, 6, 7))
 
@@ -129,6 +137,32 @@ def verify(data: bytes, *, max_pixels: int = MAX_PIXELS) -> None:
     _read(data, max_pixels, load)
 
 
+def examine(data: bytes, least: int) -> "Examined":
+    """Return what an image is. Of a large JPEG no more is decoded than leaves `least` pixels a side.
+
+    Raises what `decode` raises.
+    """
+
+    def look(image: ImageFile) -> Examined:
+        (width, height), kind = image.size, _kind(image)
+        scale = _reduce(image, min(width, height) // least)
+        upright = _upright(image)
+        turn = _turn_of(image)
+        size = (height, width) if turn in _ON_THE_SIDE else (width, height)
+        return Examined(*size, kind, turn is not None, scale > 1, _as_array(upright))
+
+    return _read(data, MAX_PIXELS, look)
+
+
+def gray_square(pixels: Pixels, side: int) -> Pixels:
+    """Return the whole image as gray pixels (side, side), each the mean of the part that it covers.
+
+    >>> gray_square(np.full((4, 8, 3), 9, np.uint8), 2).tolist()
+    [[9, 9], [9, 9]]
+    """
+    return np.array(_as_image(pixels).convert("L").resize((side, side), Image.Resampling.BOX))
+
+
 def fit_to(pixels: Pixels, size: int, channels: int) -> Pixels:
     """Pixels (size, size, channels): shorter side scaled to `size` (bilinear, antialiased), centered crop.
 
@@ -152,18 +186,11 @@ def encode_png(pixels: Pixels) -> bytes:
     return buffer.getvalue()
 
 
-def _reader_of(data: bytes) -> type[ImageFile]:
-    for magics, reader in _READERS:
-        if data.startswith(magics) and (reader is not WebPImageFile or data[8:12] == b"WEBP"):
-            return reader
-    raise BadImage("not a JPEG, PNG, WebP, BMP, GIF, TIFF or PPM image")
-
-
 def _read(data: bytes, max_pixels: int, use: Callable[[ImageFile], Result]) -> Result:
     """What `use` makes of the image, of which the header is read and the size within the limit."""
     if not data:
         raise BadImage("empty file")
-    reader = _reader_of(data)
+    reader = reader_of(data)
     with _quiet_pillow():
         try:
             # Not `Image.open`: its own pixel limit can be lifted by a global variable of Pillow only.
@@ -272,6 +299,14 @@ def _canvas_size(reader: type[ImageFile], data: bytes) -> tuple[int, int]:
     if reader is WebPImageFile:
         return bits(26, 0, 14), bits(28, 0, 14)
     return 0, 0
+
+
+def _kind(image: ImageFile) -> str:
+    if image.has_transparency_data:
+        return "transparent"
+    if image.mode in ("1", "L") or image.mode.startswith("I"):
+        return "gray"
+    return "palette" if image.mode == "P" else image.mode
 
 
 def _turn_of(image: ImageFile) -> Image.Transpose | None:

@@ -101,7 +101,7 @@ def set_aside(
     ]
     readable = samples.at(~np.isin(samples.ids, [one.id for one in unreadable]))
     check_quarantine(unreadable, len(samples), name, unit=samples.unit)
-    _check_classes(name, samples, readable)
+    check_classes(name, samples, readable)
     if name == "train" and (thin := _thin_classes(readable)):
         session.display.say(f"warning: {thin}")
     if unreadable:
@@ -143,7 +143,8 @@ def _thin_classes(samples: Samples) -> str:
     )
 
 
-def _check_classes(name: str, samples: Samples, readable: Samples) -> None:
+def check_classes(name: str, samples: Samples, readable: Samples) -> None:
+    """Refuse a part of which a class has no readable image left."""
     before = np.bincount(samples.labels, minlength=len(samples.class_names))
     after = np.bincount(readable.labels, minlength=len(samples.class_names))
     lost = np.flatnonzero((before > 0) & (after == 0))

@@ -169,3 +169,7 @@ class Source:
     """Images of digits: never flipped."""
     loose: tuple[str, ...] = ()
     """Files beside the class folders, which belong to no class and are left out."""
+    faults: tuple[str, ...] = ()
+    """What is wrong with its test part, where it was opened all the same to be checked."""
+    ignored: tuple[str, ...] = ()
+    """Files of desktops (Thumbs.db), which are no samples; listed where it was opened to be checked."""

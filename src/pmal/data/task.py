@@ -1,6 +1,8 @@
 """An open-set problem: known classes to learn, their test images, and images of unknown classes."""
 
+import math
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,6 +95,39 @@ def make_task(source: Source, split: Split, config: DataConfig) -> Task:
     )
     _check(task, source.name)
     return task
+
+
+def cost_of_few(task: Task, accept: float) -> str:
+    """Return one line that says what so few images cost; empty where there are enough.
+
+    accept: the share of known images that the threshold is to accept.
+    """
+    costs = []
+    if task.test is not None and 0 < len(task.test) < ENOUGH_HELD_OUT:
+        count = len(task.test)
+        costs.append(f"ACC rests on {count} test images, each of which is {100 / count:.3g} points")
+    if task.held_out is not None and len(task.held_out) < ENOUGH_HELD_OUT:
+        costs.append(_cost_of_few_held_out(len(task.held_out), accept))
+    return f"few images: {'; '.join(costs)}" if costs else ""
+
+
+def _cost_of_few_held_out(count: int, accept: float) -> str:
+    share = Fraction(str(accept))
+    if math.ceil((count + 1) * share) <= count:
+        return f"the threshold rests on {count} held-out images: {_accepted(count, share)}"
+    needed, possible = math.ceil(share / (1 - share)), Fraction(100 * count // (count + 1), 100)
+    lack = f"{count} held-out images are too few for accept={accept:g}, which needs {needed}"
+    advice = f"with --set rejection.accept={float(possible):g} the threshold {_accepted(count, possible)}"
+    return f"{lack}: nothing is rejected; {advice}"
+
+
+def _accepted(count: int, share: Fraction) -> str:
+    """What a threshold at a rank among so many scores accepts: a share with a beta distribution."""
+    from scipy.special import betaincinv  # takes a while to import
+
+    rank = math.ceil((count + 1) * share)
+    low, high = (100 * float(betaincinv(rank, count + 1 - rank, level)) for level in (0.05, 0.95))
+    return f"accepts {low:.0f} to {high:.0f} % of known images (90 % range)"
 
 
 def learning_task(samples: Samples, name: str, config: DataConfig) -> Task:

@@ -39,7 +39,7 @@ _ANSWER = {
         }
     ],
 }
-_BAD = {"index": 1, "image": "b.txt", "reason": "not a JPEG, PNG, WebP, BMP, GIF, TIFF or PPM image"}
+_BAD = {"index": 1, "image": "b.txt", "reason": "not a JPEG, PNG, WebP, HEIC, BMP, GIF, TIFF or PPM image"}
 
 _REFUSALS = {
     400: "Called by a foreign host name.",

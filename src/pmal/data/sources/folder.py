@@ -75,19 +75,30 @@ class FileStore:
 
 def open_folder(path: str | Path) -> Source:
     """The data set in a folder of class folders."""
+    source = read_folder(path)
+    train = source.train
+    empty = sorted(set(range(len(train.class_names))) - set(train.labels.tolist()))
+    if empty:
+        folder, name = _part_folders(Path(os.path.abspath(path)))[0], train.class_names[empty[0]]
+        raise DataError(f"{folder}: class {name!r} has no files: add images or remove the folder")
+    if source.faults:
+        raise DataError(source.faults[0])
+    return source
+
+
+def read_folder(path: str | Path) -> Source:
+    """As `open_folder`, but with empty classes, and with what is wrong with the test part in `faults`."""
     folder = Path(os.path.abspath(path))
     _check_is_folder(folder)
     train_folder, test_folder = _part_folders(folder)
     train = _read_part(train_folder)
-    empty = sorted(set(range(len(train.class_names))) - set(train.labels.tolist()))
-    if empty:
-        name = train.class_names[empty[0]]
-        raise DataError(f"{train_folder}: class {name!r} has no files: add images or remove the folder")
+    loose = _loose(train_folder)
     if test_folder is None:
-        return Source(folder.name, train, loose=_loose(train_folder))
-    test = _read_part(test_folder)
-    loose = _loose(train_folder) + _loose(test_folder)
-    return Source(folder.name, train, _in_classes_of(train, test, test_folder), loose=loose)
+        return Source(folder.name, train, loose=loose)
+    faults: list[str] = []
+    test = _read_test_part(train, test_folder, faults)
+    loose += _loose(test_folder)
+    return Source(folder.name, train, test, loose=loose, faults=tuple(faults))
 
 
 def holds_samples_at(folder: Path, inside: Path) -> bool:
@@ -127,6 +138,14 @@ def list_files(folder: str | Path) -> list[str]:
     return sorted(found)
 
 
+def list_droppings(folder: Path) -> tuple[str, ...]:
+    """Files of desktops anywhere below the folder. Links are not followed: the files are only counted."""
+    found = (
+        Path(place) / name for place, _, names in os.walk(folder) for name in names if name in _DROPPINGS
+    )
+    return tuple(sorted(printable(str(file)) for file in found))
+
+
 def _check_is_folder(folder: Path) -> None:
     if not folder.exists():
         raise DataError(f"{folder}: no such folder")
@@ -159,20 +178,27 @@ def _read_part(folder: Path) -> Samples:
     return Samples.whole(store, labels, tuple(printable(name) for name in classes))
 
 
-def _in_classes_of(train: Samples, test: Samples, test_folder: Path) -> Samples:
-    """The test part with the class numbers of the training part."""
+def _read_test_part(train: Samples, folder: Path, faults: list[str]) -> Samples | None:
+    """The test part with the class numbers of the training part; what is wrong with it is added to faults."""
+    try:
+        test = _read_part(folder)
+    except DataError as error:
+        faults.append(str(error))
+        return None
     unknown = [name for name in test.class_names if name not in train.class_names]
     if unknown:
         shown = ", ".join(map(repr, unknown[:5])) + (" ..." if len(unknown) > 5 else "")
-        raise DataError(
-            f"{test_folder}: {len(unknown)} classes are not in the training part ({shown}): "
+        faults.append(
+            f"{folder}: {len(unknown)} classes are not in the training part ({shown}): "
             "add them there or remove these folders"
         )
-    if not len(test):
-        raise DataError(f"{test_folder}: no files in its class folders: add images or remove the folder")
+    elif not len(test):
+        faults.append(f"{folder}: no files in its class folders: add images or remove the folder")
     rank = {name: label for label, name in enumerate(train.class_names)}
-    to_train: NDArray[np.int64] = np.array([rank[name] for name in test.class_names], dtype=np.int64)
-    return Samples(test.store, test.ids, to_train[test.labels], train.class_names)
+    to_train: NDArray[np.int64] = np.array([rank.get(name, -1) for name in test.class_names], dtype=np.int64)
+    labels = to_train[test.labels]
+    known = labels >= 0
+    return Samples(test.store, test.ids[known], labels[known], train.class_names) if known.any() else None
 
 
 def _folder_names(folder: Path) -> list[str]:

@@ -16,7 +16,7 @@ from pmal.data.samples import Samples, Source
 from pmal.data.sources._named import NAMED, NamedSet
 from pmal.data.sources.cifar import read_cifar100_test
 from pmal.data.sources.embeddings import open_embeddings
-from pmal.data.sources.folder import holds_samples_at, open_folder
+from pmal.data.sources.folder import holds_samples_at, list_droppings, open_folder, read_folder
 from pmal.data.sources.npz import open_npz
 from pmal.data.sources.parquet import open_parquet
 from pmal.errors import DataError, UsageError, did_you_mean
@@ -85,6 +85,14 @@ def open_source(source: str, data_root: str | Path | None) -> Source:
     raise UsageError(
         f"'{source}': no such folder, and no data set of that name:{hint} Valid: {', '.join(names)}"
     )
+
+
+def open_to_check(source: str, data_root: str | Path | None) -> Source:
+    """As `open_source`, but a folder is opened also with empty classes or an unusable test part."""
+    path = Path(os.path.expanduser(source))
+    if source and not is_named(source) and path.is_dir() and not _holds_parquet(path):
+        return dataclasses.replace(read_folder(path), ignored=list_droppings(path))
+    return open_source(source, data_root)
 
 
 def open_test_samples(source: str, data_root: str | Path | None) -> Samples:

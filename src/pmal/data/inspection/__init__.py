@@ -1,0 +1,1 @@
+"""What `pmal data check` looks at."""

@@ -1,0 +1,66 @@
+"""Would `pmal fit` take these data? Its own checks are asked, with the settings that it has by itself."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from pmal.config import DataConfig
+from pmal.data.fitting import listed
+from pmal.data.inspection.images import PartLooks
+from pmal.data.loading import check_quarantine
+from pmal.data.parts import check_classes, image_shape
+from pmal.data.protocols import list_sets
+from pmal.data.samples import Samples, Source
+from pmal.data.task import Task, choose_split, make_task
+from pmal.errors import PmalError
+
+
+def refusals(source: Source, parts: Sequence[PartLooks]) -> list[str]:
+    """Return what `pmal fit` would say, besides of classes without images; empty where it would begin."""
+    found = list(source.faults)
+    source, config = _without_empty_classes(source), DataConfig()
+
+    def attempt(check: Callable[..., Any], *given: Any) -> Any:
+        try:
+            return check(*given)
+        except PmalError as error:
+            found.append(str(error))
+            return None
+
+    task = attempt(lambda: make_task(source, choose_split(source, config), config))
+    if task is not None:
+        attempt(image_shape, task.train, config)
+        for name, samples in _parts_of(task).items():
+            attempt(_check_part, name, samples, parts)
+    return list(dict.fromkeys(found))
+
+
+def has_published_split(source: Source) -> bool:
+    """Return whether `pmal fit` takes the classes of a published list, and perhaps none of the empty ones."""
+    return source.name in list_sets()
+
+
+def _without_empty_classes(source: Source) -> Source:
+    """They are told of by themselves; what else is wrong shows without them. Published lists need all."""
+    there = tuple(np.unique(source.train.labels).tolist())
+    if len(there) == len(source.train.class_names) or has_published_split(source):
+        return source
+    test = source.test.of_classes(there) if source.test is not None else None
+    return replace(source, train=source.train.of_classes(there), test=test)
+
+
+def _parts_of(task: Task) -> dict[str, Samples]:
+    parts = {"train": task.train, "held out": task.held_out, "test": task.test, "unknown": task.unknown}
+    return {name: samples for name, samples in parts.items() if samples is not None}
+
+
+def _check_part(name: str, samples: Samples, looked_at: Sequence[PartLooks]) -> None:
+    """As they are checked when a part is opened."""
+    [looks] = [part for part in looked_at if part.samples.store is samples.store]
+    reasons = {int(looks.samples.ids[bad.position]): bad.reason for bad in looks.unread}
+    bad = [(position, reasons[row]) for position, row in enumerate(samples.ids.tolist()) if row in reasons]
+    check_quarantine(listed(samples, bad), len(samples), name)
+    readable = np.delete(np.arange(len(samples)), [position for position, _ in bad])
+    check_classes(name, samples, samples.at(readable))
