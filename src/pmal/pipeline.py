@@ -65,10 +65,10 @@ def fit(
     ranks.by_first(lambda: check_stages(config, out, start, only))
     task = task or open_task(config.data, session.resources.data_root)
     check_encoder(task.train, config.encoder.name)
-    if few := cost_of_few(task, config.rejection.accept):
-        session.display.say(few)
     inputs = run_inputs(config, image_shape(task.train, config.data), out, session, write=True)
     rehearse(inputs.spec(config.encoder, task.class_names, first_head(config)), config)
+    if few := cost_of_few(task, config.rejection.accept):
+        session.display.say(few)
     with open_run(out, config, start, ranks) as run:
         for stage in run_stages(config, task, inputs, run, session.logging_to(run.log)):
             if stage == only:

@@ -1,4 +1,4 @@
-"""The directions in which training samples differ, scaled to a variance of one: what whitens statistics.
+"""What whitens statistics: after it, training samples differ by a variance of one in every direction.
 
 N training samples, F statistics.
 """
