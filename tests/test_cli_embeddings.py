@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -116,6 +117,7 @@ def test_a_report_of_rows_without_files_names_them(tmp_path, call):
     assert code == 0, error
     text = (tmp_path / "run" / "report.html").read_text()
     assert "data:image" not in text
+    assert re.search(r">\[[0-9]+\]<", text), "the row stands where its picture would be"
     assert "e.npz[" in text
     code, shown, _ = call("audit", tmp_path / "run")
     assert code == 0

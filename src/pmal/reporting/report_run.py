@@ -139,8 +139,15 @@ def plain_names(names: Sequence[str]) -> list[str]:
 
 
 def unseen(place: int | None, name: str) -> list[str]:
-    """Return what stands in the place of a picture that is not there: the last part of its name."""
-    return [printable(os.path.basename(name))] if place is None else []
+    """Return what stands in the place of a picture that is not there: its row, or the last part of its path.
+
+    >>> unseen(None, "data/features.npz[17]"), unseen(None, "img/17.png"), unseen(3, "img/17.png")
+    (['[17]'], ['17.png'], [])
+    """
+    if place is not None:
+        return []
+    row = re.search(r"\[[0-9]+\]$", name)
+    return [row[0] if row else printable(os.path.basename(name))]
 
 
 def short_name(name: str) -> str:
