@@ -88,7 +88,7 @@ def test_a_higher_share_accepts_more():
     known, rejected = (
         [np.mean(c.predict(x) != -1) for c in (loose, strict)] for x in (PROBLEM.known, PROBLEM.unknown)
     )
-    assert known[0] > known[1] + 0.2
+    assert known[0] > known[1] + 0.05
     assert rejected[0] >= rejected[1]
 
 
@@ -200,8 +200,8 @@ def test_add_class(copied, tmp_path):
     after = copied.predict(PROBLEM.known)
     moved = after != before
     assert set(after[moved].tolist()) <= {11}
-    assert effect.held_out == 56
-    assert abs(effect.captured / 56 - np.mean(after == 11)) < 0.1
+    assert (effect.held_out, effect.seen) == (len(PROBLEM.y), True)
+    assert abs(effect.captured / effect.held_out - np.mean(after == 11)) < 0.1
     assert effect.accuracy_before >= effect.accuracy_after > 0.8
     shown = copied.explain(new[60:61])[0]
     assert (shown["label"], shown["prototypes"][0]["class"]) == (11, "11")
@@ -240,7 +240,7 @@ def test_probabilities_of_added_classes(copied, count):
 @pytest.mark.parametrize(
     ("score", "after", "said"),
     [
-        ("energy", "distance", "the rule changed from energy, with typicality to distance, with typicality"),
+        ("energy", "distance", "the rule changed from energy to distance"),
         ("neighbors", "neighbors", ""),
         ("distance", "distance", ""),
         (
@@ -282,11 +282,9 @@ def test_a_fitted_classifier_follows_a_change_of_its_rule(copied):
     assert accepted(copied) < before - 0.2
     copied.accept = 0.95
     assert accepted(copied) == before
-    energy = copied.model_.scores(*copied._embed(PROBLEM.known))["energy"]
+    energy = copied.model_.scores(*copied._embed(PROBLEM.known))["energy"].numpy()
     copied.set_params(score="energy", per_class_threshold=True)
-    far = copied.model_.scores(*copied._embed(PROBLEM.known))["typicality"]
-    expected = energy + copied.model_.penalty(far)
-    assert np.array_equal(copied.unknown_score(PROBLEM.known), expected.numpy())
+    assert np.array_equal(copied.unknown_score(PROBLEM.known), energy)
     assert (copied.model_.rule.per_class, copied.get_params()["score"]) == (True, "energy")
     copied.per_class_threshold = False
     assert len(set(copied.model_.limits().tolist())) == 1
@@ -341,11 +339,13 @@ def test_an_added_class_can_have_its_own_threshold():
     new, held, test = PROBLEM.unknown[:40], PROBLEM.unknown[40:70], PROBLEM.unknown[70:]
     found = classifier(score="distance", per_class_threshold=True).fit(PROBLEM.X, PROBLEM.y)
     found.add_class(new, 11)
-    pooled = found.model_.decisive(found.model_.calibration).threshold("distance", 0.95).value
+    pooled = found.model_.calibration.threshold("distance", 0.95).value
     assert found.model_.limits()[-1] == pooled  # for want of samples
+    before = np.mean(found.predict(test) == 11)
     found.calibrate(np.concatenate([PROBLEM.known, held]), np.append(PROBLEM.truth, [11] * len(held)))
-    assert found.model_.limits()[-1] not in (pooled, *found.model_.limits()[:-1].tolist())
-    assert np.mean(found.predict(test) == 11) > 0.8
+    limits = found.model_.limits()
+    assert limits[-1] > limits[:-1].max()
+    assert np.mean(found.predict(test) == 11) >= max(0.8, before)
 
 
 def test_images_of_any_layout_and_as_files(fitted_images, tmp_path):

@@ -17,6 +17,7 @@ from pmal.config import STAGES, Resources, RunConfig, build, merge
 from pmal.data.task import open_task
 from pmal.ensemble import classifiers
 from pmal.errors import DataError, UsageError
+from pmal.mining import run as mining_stage
 from pmal.serving.bundle import load_model
 
 CPU = torch.device("cpu")
@@ -81,7 +82,7 @@ def test_stage_by_stage_is_the_same_to_the_bit(run, tmp_path):
 )
 def test_a_run_that_died_goes_on_to_the_same_bits(run, tmp_path, monkeypatch, died_in):
     with monkeypatch.context() as patch:
-        patch.setattr(pipeline, died_in, die)
+        patch.setattr(mining_stage if died_in == "mine_spaces" else pipeline, died_in, die)
         with pytest.raises(Killed):
             pipeline.fit(tiny(), tmp_path / "run")
     pipeline.fit(tiny(), tmp_path / "run")

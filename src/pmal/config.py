@@ -112,6 +112,8 @@ class DataConfig(Checked):
     """At most so many training images per class, the same ones in every run. 0: all."""
     held_out: Share = 0.1
     """Share of each class held out for the threshold; at least 40 images, or a third, in all. 0: none."""
+    folds: Annotated[int, ZeroOr(Within(2))] = 0
+    """Up to 2,000 images: so many parts are held out in turn, and the model learns from all. 0: none."""
 
 
 @dataclass(frozen=True)

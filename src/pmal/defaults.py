@@ -32,7 +32,11 @@ def complete_settings(
     elif name == AUTO:
         rest = {key: value for key, value in given["encoder"].items() if key != "name"}
         given = {**given, "encoder": rest}
-    return merge(read_recipe(recipe or usual_recipe(given)), given), note
+    settings = merge(read_recipe(recipe or usual_recipe(given)), given)
+    data = given.get("data", {})
+    if "held_out" in data and "folds" not in data:  # who asks for a share to be held out means just that
+        settings = merge(settings, {"data": {"folds": 0}})
+    return settings, note
 
 
 def usual_recipe(given: Mapping[str, Any]) -> str:

@@ -12,32 +12,35 @@
 Training and mining leave their results in the run's folder; what is done is loaded, not repeated.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pmal._runtime.files import read_json
 from pmal._runtime.manifest import describe_environment
-from pmal._runtime.progress import notes_of_warnings
 from pmal._runtime.runs import RunFolder, open_run, read_config
 from pmal._runtime.session import Session, open_session
 from pmal._runtime.stages import check_stages
-from pmal._runtime.tensors import has_tensors
 from pmal._runtime.text import printable
 from pmal.config import RunConfig, to_settings
 from pmal.data.parts import Part, image_shape
 from pmal.data.task import Task, cost_of_few, open_task
 from pmal.encoders.choice import check_encoder
+from pmal.ensemble.classifier import Classifier, ClassifierSpec
 from pmal.ensemble.classifiers import change_head, check_data, load_classifiers, rehearse, train_classifiers
-from pmal.ensemble.embeddings import EmbeddedSet, embed_training_set
+from pmal.ensemble.embeddings import embed_training_set
 from pmal.ensemble.heads import check_heads, first_head
 from pmal.ensemble.inputs import Inputs, keep_backbone, run_inputs
 from pmal.ensemble.training import check_batch_size, training_set
 from pmal.errors import DataError, UsageError, unknown_name
 from pmal.methods import METHODS
-from pmal.mining import PrototypeSet, QualityOptions, check_settings, count_pairs, mine_spaces
+from pmal.mining import PrototypeSet, check_settings
+from pmal.mining.run import mine_run
 from pmal.optimization.training import optimize_embedding
 from pmal.rejection.building import build_model, check_score, for_images
+from pmal.rejection.folding import calibrate_in_turn
 from pmal.reporting.cost import image_passes
 from pmal.reporting.evaluation import check_unchanged, measure_model
 from pmal.serving.bundle import load_model, save_model
@@ -82,50 +85,84 @@ def run_stages(
 ) -> Iterator[str]:
     """The names of the stages, each when it is done."""
     out, parts = run.path, inputs.open_parts(task, session)
-    data, prototypes = training_set(parts["train"], session), None
+    data = training_set(parts["train"], session)
     spec = inputs.spec(config.encoder, task.class_names, first_head(config))
 
     run.begin("classifiers")
     keep_backbone(inputs, config, out, session)
     check_data(out / "classifiers", config.classifiers, spec, data, session.ranks)
     run.write("quarantine.json", {name: part.quarantine() for name, part in parts.items()})
-    classifiers = train_classifiers(
-        data, spec, config, flip=task.flip, folder=out / "classifiers", session=session
-    )
-    network, method = classifiers[0], METHODS[config.method]
-    yield "classifiers"
-    if method.mines:
-        run.begin("embeddings")
-        embedded = embed_training_set(classifiers, parts["train"], out / "embeddings", session)
-        yield "embeddings"
-        run.begin("mining")
-        prototypes = mine_run(embedded, parts["train"], config, out / "prototypes", session)
-        yield "mining"
-        run.begin("optimization")
-        folder = out / "optimization"
-        network = optimize_embedding(
-            network, data, prototypes, config, flip=task.flip, folder=folder, session=session
-        )
-        yield "optimization"
-    elif method.final:
-        run.begin("optimization")
-        folder = out / "optimization"
-        network = change_head(network, data, config, flip=task.flip, folder=folder, session=session)
-        yield "optimization"
+    learned = yield from learn(config, parts["train"], spec, task.flip, run, session)
     run.begin("calibration")
-    model = build_model(network, data, prototypes, parts.get("held out"), config, session)
+    held_out, in_turn = parts.get("held out"), None
+    if task.folds:
+        again = partial(learn_part, config, spec, task.flip)
+        in_turn = calibrate_in_turn(again, parts["train"], task.folds, config, out, session)
+    model = build_model(learned.network, data, learned.prototypes, held_out, config, session, in_turn)
     if inputs.backbone is not None:
         model = for_images(model, inputs.backbone, parts["train"].samples)
     session.ranks.by_first(lambda: save_model(out / "model", model))
     yield "calibration"
     run.begin("evaluation")
     if "test" in parts:
-        softmax = classifiers[0] if method.second else None
+        softmax = learned.first if METHODS[config.method].second else None
         figures = measure_model(model, softmax, parts, session.display, session.ranks)
         run.write("metrics.json", describe(config, task) | figures)
     about = {"images": task.drawn(), "processes": session.ranks.size, **describe_environment(session.device)}
     run.seal({**describe(config, task), **about})
     yield "evaluation"
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What training leaves: the first classifier, the final network, and its prototypes."""
+
+    first: Classifier
+    network: Classifier
+    prototypes: PrototypeSet | None = None
+
+
+def learn(
+    config: RunConfig, train: Part, spec: ClassifierSpec, flip: bool, run: RunFolder, session: Session
+) -> Generator[str, None, Learned]:
+    """From training images to the final network: the names of the stages, each when it is done."""
+    data, out, method = training_set(train, session), run.path, METHODS[config.method]
+    classifiers = train_classifiers(
+        data, spec, config, flip=flip, folder=out / "classifiers", session=session
+    )
+    first, folder = classifiers[0], out / "optimization"
+    yield "classifiers"
+    if method.mines:
+        run.begin("embeddings")
+        embedded = embed_training_set(classifiers, train, out / "embeddings", session)
+        yield "embeddings"
+        run.begin("mining")
+        prototypes = mine_run(embedded, train, config, out / "prototypes", session)
+        yield "mining"
+        run.begin("optimization")
+        network = optimize_embedding(
+            first, data, prototypes, config, flip=flip, folder=folder, session=session
+        )
+        yield "optimization"
+        return Learned(first, network, prototypes)
+    if method.final:
+        run.begin("optimization")
+        network = change_head(first, data, config, flip=flip, folder=folder, session=session)
+        yield "optimization"
+        return Learned(first, network)
+    return Learned(first, first)
+
+
+def learn_part(
+    config: RunConfig, spec: ClassifierSpec, flip: bool, train: Part, folder: Path, session: Session
+) -> tuple[Classifier, PrototypeSet | None]:
+    """The final network and its prototypes, learned from some of the training images alone."""
+    stages = learn(config, train, spec, flip, RunFolder(folder, config, None, session.ranks), session)
+    while True:
+        try:
+            next(stages)
+        except StopIteration as done:
+            return done.value.network, done.value.prototypes
 
 
 def evaluate(run: Path, session: Session | None = None) -> dict[str, Any]:
@@ -143,30 +180,6 @@ def evaluate(run: Path, session: Session | None = None) -> dict[str, Any]:
     inputs = run_inputs(config, model.classifier.spec.image_shape, run, session)
     parts = inputs.open_parts(measured, session)
     return describe(config, task) | measure_model(model, softmax, parts, session.display)
-
-
-def mine_run(
-    embedded: list[EmbeddedSet], train: Part, config: RunConfig, path: Path, session: Session
-) -> PrototypeSet:
-    """The prototypes of a run, mined once; the quality of every training image stays beside them."""
-    ranks, device = session.ranks, session.device
-    if not has_tensors(path, ranks) or any(space.fresh for space in embedded):
-        samples, display = train.samples, session.display
-        total = count_pairs(len(samples), len(embedded), config.mining)
-        with notes_of_warnings(display) as notes, display.stage("mining", total, "pairs") as advance:
-            prototypes, quality = mine_spaces(
-                [space.space for space in embedded],
-                samples.labels,
-                QualityOptions(config.mining, config.seed, device=device, report=advance, ranks=ranks),
-                ids=samples.ids,
-                class_names=samples.class_names,
-                files=[samples.name(position) for position in range(len(samples))],
-            )
-        quality.save(path.with_name("quality"), notes, ranks)
-        prototypes.save(path, ranks)  # last: where they are, mining is done
-        for note in notes:
-            session.log(stage="mining", warning=note)
-    return PrototypeSet.load(path, ranks)
 
 
 def check_config(config: RunConfig) -> None:

@@ -32,7 +32,7 @@ def embedded():
 
 
 def _mine_run(samples, spaces, config, path):
-    from pmal.pipeline import mine_run
+    from pmal.mining.run import mine_run
 
     logged = []
     session = open_session(Resources(device="cpu"), Lines())

@@ -285,7 +285,7 @@ def test_bad_files_are_told(digits):
         page.wait_for_selector("html[data-ready]")
         drop(page, ("notes.txt", b"hello"))
         page.wait_for_selector("#problem:not([hidden])")
-        assert text(page, "problem") == "notes.txt: not a JPEG, PNG, WebP, BMP, GIF, TIFF or PPM image"
+        assert text(page, "problem") == "notes.txt: not a JPEG, PNG, WebP, HEIC, BMP, GIF, TIFF or PPM image"
 
 
 def test_the_api_page_needs_no_other_site(digits):

@@ -16,7 +16,7 @@ _FILES = {
     "mining": ("prototypes.json", "prototypes*.safetensors", "quality.json", "quality*.safetensors", "audit"),
     "optimization": ("optimization",),
     # What `pmal export` writes beside the model has the rule of that model in it.
-    "calibration": ("model.onnx", "model.md", "model"),
+    "calibration": ("model.onnx", "model.md", "model", "folds*"),
     "evaluation": ("metrics.json", "manifest.json", "report.html"),
 }
 

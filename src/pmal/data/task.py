@@ -22,6 +22,8 @@ from pmal.data.sources.registry import open_source
 from pmal.errors import DataError, UsageError, unknown_name
 
 TEST_SHARE = 0.2
+FEW_ENOUGH_FOR_FOLDS = 2000
+"""Training images up to which they are held out in turn, where that is asked for: then a tenth is too few."""
 ENOUGH_HELD_OUT = 40
 """19 are needed to promise accept = 0.95, and as few leave the share open between 85 and 100 %."""
 _ROUNDING = 1e-9
@@ -42,6 +44,8 @@ class Task:
     """None: the result is not measured."""
     unknown: Samples | None
     flip: bool
+    folds: int = 0
+    """Parts of the training images that are held out in turn, in the place of `held_out`."""
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -83,9 +87,11 @@ def make_task(source: Source, split: Split, config: DataConfig) -> Task:
     if test is None:
         everything, test = hold_out(everything, TEST_SHARE)
     known = limited(everything.of_classes(split.known), config.limit)
-    train, held_out = hold_out_enough(known, config.held_out)
+    folds = _folds(known, config)
+    train, held_out = hold_out_enough(known, 0 if folds else config.held_out)
     task = Task(
         split=split,
+        folds=folds,
         train=train,
         held_out=held_out if len(held_out) else None,
         test=test.of_classes(split.known),
@@ -106,8 +112,9 @@ def cost_of_few(task: Task, accept: float) -> str:
     if task.test is not None and 0 < len(task.test) < ENOUGH_HELD_OUT:
         count = len(task.test)
         costs.append(f"ACC rests on {count} test images, each of which is {100 / count:.3g} points")
-    if task.held_out is not None and len(task.held_out) < ENOUGH_HELD_OUT:
-        costs.append(_cost_of_few_held_out(len(task.held_out), accept))
+    held_out = len(task.train) if task.folds else len(task.held_out) if task.held_out else 0
+    if 0 < held_out < ENOUGH_HELD_OUT:
+        costs.append(_cost_of_few_held_out(held_out, accept))
     return f"few images: {'; '.join(costs)}" if costs else ""
 
 
@@ -134,8 +141,11 @@ def learning_task(samples: Samples, name: str, config: DataConfig) -> Task:
     """All classes known, all samples to learn from but those held out; nothing is measured."""
     if config.family not in ("auto", "all") or config.split or config.known or config.num_known:
         raise UsageError(f"{name}: all classes in y are known: leave data.family, split and known out")
-    train, held_out = hold_out_enough(limited(samples, config.limit), config.held_out)
+    known = limited(samples, config.limit)
+    folds = _folds(known, config)
+    train, held_out = hold_out_enough(known, 0 if folds else config.held_out)
     task = Task(
+        folds=folds,
         split=all_known(len(samples.class_names)),
         train=train,
         held_out=held_out if len(held_out) else None,
@@ -145,6 +155,28 @@ def learning_task(samples: Samples, name: str, config: DataConfig) -> Task:
     )
     _check(task, name)
     return task
+
+
+def fold_of_each(labels_N: Counts, folds: int) -> Counts:
+    """Return the part in which each sample is held out, from 0 on; -1: never, as the only one of its class.
+
+    Classes are spread evenly over the parts, and parts are of equal size. The draw is fixed.
+
+    >>> np.bincount(fold_of_each(np.array([0] * 6 + [1] * 4), 5)).tolist()
+    [2, 2, 2, 2, 2]
+    """
+    random, fold_N, given = np.random.default_rng(0), np.full(len(labels_N), -1, dtype=np.int64), 0
+    for label in np.unique(labels_N):
+        members = random.permutation(np.flatnonzero(labels_N == label))
+        if len(members) > 1:
+            fold_N[members] = (given + np.arange(len(members))) % folds
+            given += len(members)
+    return fold_N
+
+
+def _folds(known: Samples, config: DataConfig) -> int:
+    """Return how many parts are held out in turn; 0 where one share is held out for good, or nothing."""
+    return config.folds if config.held_out and len(known) <= FEW_ENOUGH_FOR_FOLDS else 0
 
 
 def hold_out(samples: Samples, share: float) -> tuple[Samples, Samples]:

@@ -40,8 +40,12 @@ def build_model(
     held_out: Part | None,
     config: RunConfig,
     session: Session,
+    calibration: Calibration | None = None,
 ) -> OpenSetModel:
-    """The model of a run. Without prototypes it has the scores of the logits, and of the head, alone."""
+    """The model of a run. Without prototypes it has the scores of the logits, and of the head, alone.
+
+    calibration: by images that were held out in turn, in the place of `held_out`.
+    """
     rule = Rule(default_score(config), config.rejection.accept, config.rejection.per_class)
     names, reference, pictures = network.spec.class_names, None, None
     learns = prototypes is not None or network.head.is_fitted_after
@@ -61,7 +65,11 @@ def build_model(
         gallery = _gallery(prototypes) if prototypes else ()
         pictures = None if pictures is None else thumbnails(pictures.cpu())
         model = OpenSetModel(network, names, rule, reference, gallery, pictures, typicality=typicality)
-        if held_out:
+        if calibration:
+            if reference and len(reference.training_ND) == len(data.ids):
+                calibration = calibration.keeping(reference.training_ND.cpu(), data.labels.cpu())
+            model = replace(model, calibration=calibration)
+        elif held_out:
             model = replace(model, calibration=_calibrate(model, held_out, advance, session.ranks))
     if rule.score == "combined" and rule.score not in model.score_names:
         session.display.say(f"held-out images are too few or too alike for score combined: {ALONE} decides")

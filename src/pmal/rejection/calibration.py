@@ -41,6 +41,8 @@ class Calibration:
     """Embeddings (m, D) of m <= n of the images: what a class that is added later is measured on."""
     labels: torch.Tensor | None = None
     """int64 (m,): the classes of these, where they are known."""
+    folds: int = 0
+    """Parts that were held out in turn, each scored by a model of the others. 0: one part."""
 
     @classmethod
     def fit(cls, scores: Mapping[str, torch.Tensor], predictions: torch.Tensor) -> "Calibration":
@@ -52,6 +54,14 @@ class Calibration:
             return cls(dict(scores), predictions, None)
         combined = _cross_fitted(usable, folds)
         return cls({**scores, "combined": combined}, predictions, ScoreScale.fit(usable, COMBINED))
+
+    @classmethod
+    def pooled(cls, parts: Sequence["Calibration"]) -> "Calibration":
+        """From images that were held out in turn, by models that were each trained on the others."""
+        names = [name for name in parts[0].scores if name != "combined"]
+        scores = {name: torch.cat([part.scores[name] for part in parts]) for name in names}
+        found = cls.fit(scores, torch.cat([part.predictions for part in parts]))
+        return replace(found, folds=len(parts))
 
     def keeping(self, z_ND: torch.Tensor, labels_N: torch.Tensor | None) -> "Calibration":
         """The same with embeddings and labels of the images, evenly spaced ones where there are many."""

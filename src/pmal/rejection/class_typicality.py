@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from pmal.ensemble.classifier import FEATURES
-from pmal.rejection.whitening import principal_directions
+from pmal.rejection.whitening import whitening_matrix
 
 MOST_FEATURES = 4096
 """Beyond this, the covariance would take more memory and time than all else."""
@@ -42,7 +42,7 @@ class ClassTypicality(nn.Module):
 
         Larger is less typical.
         """
-        w_BF, means_KF = self._whiten(statistics[FEATURES]).double(), self.get_buffer("means").double()
+        w_BF, means_KF = self._whiten(statistics[FEATURES]), self.get_buffer("means").double()
         # Not cdist, whose differences (B, K, F) are large; in float64 the products lose nothing that counts.
         own_B1, means_K = w_BF.square().sum(dim=1, keepdim=True), means_KF.square().sum(dim=1)
         squares_BK = own_B1 - 2 * w_BF @ means_KF.T + means_K
@@ -51,13 +51,14 @@ class ClassTypicality(nn.Module):
 
     def with_class(self, features_NF: Tensor) -> "ClassTypicality":
         """Return the same with one more class, which lies around the mean of these features."""
-        mean_F = self._whiten(features_NF.to(self.get_buffer("center"))).mean(dim=0, keepdim=True)
+        mean_F = self._whiten(features_NF.to(self.get_buffer("center"))).mean(dim=0, keepdim=True).float()
         means_KF = torch.cat([self.get_buffer("means"), mean_F])
         return ClassTypicality(self.get_buffer("center"), self.get_buffer("whitening"), means_KF)
 
     def _whiten(self, features_BF: Tensor) -> Tensor:
-        centered_BF = directions(features_BF) - self.get_buffer("center")
-        whitened_BF: Tensor = centered_BF @ self.get_buffer("whitening")
+        """In float64: whitening takes small differences for large ones, those of rounding among them."""
+        centered_BF = directions(features_BF.double()) - self.get_buffer("center")
+        whitened_BF: Tensor = centered_BF @ self.get_buffer("whitening").double()
         return whitened_BF
 
 
@@ -77,7 +78,7 @@ def class_typicality_of(features_NF: NDArray[np.float32], labels_N: NDArray[np.i
     unit_NF = directions(torch.from_numpy(features_NF).double()).numpy()
     classes, places_N = np.unique(labels_N, return_inverse=True)
     means_KF = np.stack([unit_NF[places_N == k].mean(axis=0) for k in range(len(classes))])
-    _, whitening_FF = principal_directions(unit_NF - means_KF[places_N])
+    whitening_FF = whitening_matrix(unit_NF - means_KF[places_N])
     center_F = unit_NF.mean(axis=0)
     whitened_KF = torch.from_numpy(means_KF - center_F).float() @ whitening_FF
     return ClassTypicality(torch.from_numpy(center_F).float(), whitening_FF, whitened_KF)

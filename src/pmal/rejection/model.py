@@ -225,6 +225,9 @@ class OpenSetModel:
         held = self.calibration.scores if self.calibration else {}
         if self.typicality is None or TYPICALITY not in held or self.rule.score not in held:
             return None
+        # That of features is a part of the combined score alone: other rules stay what their names say.
+        if self.typicality.linear and self.rule.score != "combined":
+            return None
         return Penalty.fit(held[self.rule.score], held[TYPICALITY], self.typicality.linear)
 
     def far_limit(self) -> float:
@@ -246,6 +249,9 @@ class OpenSetModel:
         else:
             found = (known.threshold(rule.score, rule.accept),)
         guaranteed, note = promise(found)
+        if calibration.folds:
+            note = note.replace("at least", "about", 1)
+            note = note.replace("held-out images", f"images held out in {calibration.folds} parts", 1)
         return guaranteed, note + new
 
     def attention(self, z_BD: Tensor, classes_B: Tensor) -> Tensor:

@@ -48,7 +48,7 @@ class AddedClass:
     name: str
     prototypes: int
     held_out: int
-    """Held-out samples that this was measured on; 0 where the model kept none."""
+    """Samples that this was measured on, which were held out; 0 where the model kept none."""
     captured: int
     """How many of them are now taken for the new class."""
     accuracy_before: float | None
@@ -58,6 +58,8 @@ class AddedClass:
     """The score that rejected before, what it was made of, and the threshold where one was set."""
     rule_after: str = ""
     """The same from now on: another one where the rule before cannot judge samples of the new class."""
+    seen: bool = False
+    """Whether the network was trained on them, as where samples are held out in turn."""
 
     @property
     def rule_changed(self) -> bool:
@@ -73,7 +75,8 @@ class AddedClass:
     def _effect(self) -> str:
         if not self.held_out:
             return "no held-out samples to measure its effect on"
-        text = f"takes {self.captured} of {self.held_out} held-out samples from the other classes"
+        kind = "training" if self.seen else "held-out"
+        text = f"takes {self.captured} of {self.held_out} {kind} samples from the other classes"
         if self.accuracy_before is None or self.accuracy_after is None:
             return text
         return f"{text}, accuracy {self.accuracy_before:.1%} -> {self.accuracy_after:.1%}"
@@ -248,4 +251,4 @@ def _measure(before: OpenSetModel, after: OpenSetModel, prototypes: int) -> Adde
     old_N, new_N = (model.nearest_class(z_ND, logits_NK) for model in (before, after))
     captured = int((new_N == len(before.class_names)).sum())
     old, new = (None if labels_N is None else float((n == labels_N).double().mean()) for n in (old_N, new_N))
-    return AddedClass(name, prototypes, len(z_ND), captured, old, new, *rules)
+    return AddedClass(name, prototypes, len(z_ND), captured, old, new, *rules, calibration.folds > 0)

@@ -10,27 +10,51 @@ from torch import Tensor
 
 from pmal.errors import DataError
 
+Floats = NDArray[np.float32] | NDArray[np.float64]
 _SMALLEST = 1e-12
 """Share of the mean variance below which a direction counts as constant."""
 
 
-def principal_directions(
-    statistics_NF: NDArray[np.float32], most: int | None = None
-) -> tuple[Tensor, Tensor]:
+def principal_directions(statistics_NF: Floats, most: int | None = None) -> tuple[Tensor, Tensor]:
     """Return the mean, and the directions in which samples differ most, scaled to a variance of one.
 
     By Ledoit and Wolf's shrunk covariance. With all directions, the length of a difference to the mean in
     them is its Mahalanobis distance.
     """
+    covariance_FF = _shrunk_covariance(statistics_NF)
+    values_F, vectors_FF = np.linalg.eigh(covariance_FF)  # in rising order
+    directions_FF = vectors_FF / np.sqrt(values_F.clip(min=_floor(covariance_FF)))
+    kept = directions_FF if most is None else directions_FF[:, -most:]
+    mean_F = statistics_NF.astype(np.float64).mean(axis=0)
+    return torch.from_numpy(mean_F).float(), torch.from_numpy(kept.copy()).float()
+
+
+def whitening_matrix(statistics_NF: Floats) -> Tensor:
+    """Return a matrix (F, F) after which the length of a difference is its Mahalanobis distance, float32.
+
+    By Ledoit and Wolf's shrunk covariance, as above; for thousands of statistics ten times as fast, because
+    it does not look for the directions one by one.
+    """
+    from scipy.linalg import solve_triangular
+
+    covariance_FF = _shrunk_covariance(statistics_NF)
+    identity_FF = np.eye(len(covariance_FF))
+    root_FF = np.linalg.cholesky(covariance_FF + _floor(covariance_FF) * identity_FF)
+    return torch.from_numpy(solve_triangular(root_FF, identity_FF, lower=True).T.copy()).float()
+
+
+def _shrunk_covariance(statistics_NF: Floats) -> NDArray[np.float64]:
     from sklearn.covariance import ledoit_wolf  # takes long to import
 
     x_NF = statistics_NF.astype(np.float64)
     if not np.isfinite(x_NF).all():
         raise DataError("the layers' statistics of training images are not finite: lower the learning rate")
-    covariance_FF = ledoit_wolf(x_NF)[0] if len(x_NF) > 1 else np.zeros((x_NF.shape[1],) * 2)
-    values_F, vectors_FF = np.linalg.eigh(covariance_FF)  # in rising order
-    # Constant statistics, as of a single image, would divide by zero: any change of them counts as large.
-    floor = max(_SMALLEST * values_F.mean(), np.finfo(np.float32).tiny ** 0.5)
-    directions_FF = vectors_FF / np.sqrt(values_F.clip(min=floor))
-    kept = directions_FF if most is None else directions_FF[:, -most:]
-    return torch.from_numpy(x_NF.mean(axis=0)).float(), torch.from_numpy(kept.copy()).float()
+    if len(x_NF) < 2:
+        return np.zeros((x_NF.shape[1],) * 2)
+    covariance_FF: NDArray[np.float64] = ledoit_wolf(x_NF)[0]
+    return covariance_FF
+
+
+def _floor(covariance_FF: NDArray[np.float64]) -> float:
+    """Constant statistics, as of a single image, would divide by zero: any change of them counts as large."""
+    return float(max(_SMALLEST * np.diag(covariance_FF).mean(), np.finfo(np.float32).tiny ** 0.5))

@@ -52,6 +52,8 @@ class Record:
     held_out: int | None
     """Images of the calibration. None: the model has none."""
     scale: ScoreScale | None
+    folds: int
+    """Parts in which these images were held out in turn; 0: all at once."""
     layers: tuple[str, ...] | None
     """Whose statistics say whether an image is typical. None: the model does not look at layers."""
 
@@ -115,6 +117,7 @@ def read_record(content: dict[str, Any]) -> Record:
         gallery=_read_gallery([prototypes for _, _, prototypes in classes]),
         held_out=held_out,
         scale=scale,
+        folds=_read_folds(section["calibration"]),
         layers=_read_layers(section["layers"]),
     )
     _check_classes(record)
@@ -138,7 +141,8 @@ def _is_channels_last(network: Classifier) -> bool:
 
 def _describe_calibration(calibration: Calibration) -> dict[str, Any]:
     scale = calibration.scale
-    return {"images": len(calibration.predictions), "scale": scale.to_lists() if scale else None}
+    folds = {"folds": calibration.folds} if calibration.folds else {}
+    return {"images": len(calibration.predictions), "scale": scale.to_lists() if scale else None, **folds}
 
 
 def _describe_classes(model: OpenSetModel) -> list[dict[str, Any]]:
@@ -242,7 +246,8 @@ def _read_gallery(prototypes: Sequence[tuple[Prototype, ...] | None]) -> Gallery
 def _read_calibration(value: Any) -> tuple[int | None, ScoreScale | None]:
     if value is None:
         return None, None
-    found = _section(value, "calibration", ("images", "scale"))
+    optional = ("folds",) if isinstance(value, dict) and "folds" in value else ()
+    found = _section(value, "calibration", ("images", "scale", *optional))
     images = _typed(found["images"], int, "calibration.images")
     if found["scale"] is None:
         return images, None
@@ -252,6 +257,13 @@ def _read_calibration(value: Any) -> tuple[int | None, ScoreScale | None]:
         return images, ScoreScale.from_lists(parts)
     except PmalError as error:
         raise DataError(f"calibration.scale: {error}") from None
+
+
+def _read_folds(value: Any) -> int:
+    folds = 0 if value is None else _typed(value.get("folds", 0), int, "calibration.folds")
+    if folds < 0:
+        raise DataError(f"calibration.folds is {folds}: 0 or more parts were held out in turn")
+    return folds
 
 
 def _read_layers(value: Any) -> tuple[str, ...] | None:

@@ -156,7 +156,7 @@ def _calibration(
         # In version 0.1 the combined score was of those images alone that its scale was not made of.
         half = name == "combined" and values.numel() != held_out
         _check(path, f"{_SCORE}{name}", values, (torch.float64,), (held_out // 2 if half else held_out,))
-    return Calibration(scores, predictions, record.scale)
+    return Calibration(scores, predictions, record.scale, folds=record.folds)
 
 
 def _typicality(

@@ -1,0 +1,151 @@
+"""Own photos: PMAL on the features of a frozen network, next to what people would use on the same features.
+
+    python -m benchmarks.photos --data-root DATA [--draws 3] [--encoders ...] [--limits ...]
+
+Ten random classes of DATA/photos are known, ten unknown. Every encoder learns from all training images; the
+first also from 5, 10, 20 and 40 of each class. Rivals, with thresholds from the same ten folds: logistic
+regression by its largest logit, and the cosine to the fifth neighbor. Encoders that are trained on the photos
+alone (`small`) have no such features, and so no rivals. Writes benchmarks/results/photos/photos.json.
+"""
+
+import argparse
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedKFold, cross_val_predict
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from pmal import pipeline
+from pmal._runtime.files import read_json, write_json
+from pmal._runtime.manifest import describe_environment
+from pmal._runtime.progress import Lines
+from pmal._runtime.runs import read_config
+from pmal._runtime.session import open_session
+from pmal.config import Resources, RunConfig, build, merge
+from pmal.data.batches import ImageBatches
+from pmal.data.parts import image_shape
+from pmal.data.task import open_task
+from pmal.defaults import complete_settings
+from pmal.ensemble.inputs import run_inputs
+from pmal.rejection.thresholds import conformal_threshold
+from pmal.reporting.metrics import auroc
+
+OUT = Path(__file__).parent / "results" / "photos" / "photos.json"
+ACCEPT, FOLDS, NEIGHBORS = 0.95, 10, 5
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data-root", type=Path, required=True)
+    parser.add_argument("--draws", type=int, default=3)
+    parser.add_argument("--encoders", default="efficientnet_lite0,efficientnet_lite1,small")
+    parser.add_argument("--limits", default="5,10,20,40")
+    args = parser.parse_args()
+    encoders, limits = args.encoders.split(","), [int(limit) for limit in args.limits.split(",")]
+    cells = [(encoder, 0) for encoder in encoders] + [(encoders[0], limit) for limit in limits]
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for encoder, limit in cells:
+            for draw in range(args.draws):
+                rows += measure(encoder, limit, draw, args.data_root / "photos", Path(folder))
+                write_json(OUT, {"rows": rows, "manifest": describe_environment(torch.device("cpu"))})
+    print(f"{len(rows)} rows: {OUT}")
+
+
+def measure(encoder: str, limit: int, draw: int, photos: Path, folder: Path) -> list[dict[str, Any]]:
+    """Return the figures of PMAL, and of its rivals where the network is frozen, for one draw of classes."""
+    run = folder / f"{encoder}-{limit}-{draw}"
+    first = folder / f"{encoder}-0-{draw}"
+    if limit and first.is_dir():  # features belong to images, whatever is learned from them
+        run.mkdir()
+        for file in first.glob("features*"):
+            shutil.copy(file, run)
+    session = open_session(Resources(device="cpu"), Lines())
+    config, start = configure(encoder, limit, draw, photos), time.perf_counter()
+    figures = pipeline.fit(config, run, session)
+    about = {"encoder": encoder, "limit": limit, "draw": draw, "seconds": time.perf_counter() - start}
+    rows = [about | pmal_figures(figures, read_json(run / "model" / "model.json"))]
+    if encoder == "small":
+        return rows
+    features = features_of(run, session)
+    return rows + [about | {"seconds": None} | row for row in (logistic(features), neighbors(features))]
+
+
+def configure(encoder: str, limit: int, draw: int, photos: Path) -> RunConfig:
+    data = {"source": str(photos), "family": "random", "num_known": 10, "split": draw, "limit": limit}
+    given = {"data": data, "encoder": {"name": encoder}}
+    settings, _ = complete_settings(given, None, None, "cpu")
+    return build(RunConfig, merge(settings))
+
+
+def pmal_figures(figures: dict[str, Any], model: dict[str, Any]) -> dict[str, Any]:
+    """Return the figures by the score that decides, the penalty in it."""
+    scores, threshold = figures["scores"], figures["decision"]
+    decided = scores.get("decision", scores[model["rule"]["score"]])
+    return {
+        "method": "pmal",
+        "accuracy": figures["accuracy"]["value"],
+        "auroc": decided["auroc"]["value"],
+        "accepted": threshold["known_accepted"],
+        "rejected": threshold["unknown_rejected"],
+        "scores": {name: one["auroc"]["value"] for name, one in scores.items()},
+    }
+
+
+def features_of(run: Path, session: Any) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Return features and labels of each part of a run."""
+    config = read_config(run)
+    task = open_task(config.data, None)
+    inputs = run_inputs(config, image_shape(task.train, config.data), run, session)
+    parts = inputs.open_parts(task, session)
+    return {name: (_rows(part.images), part.samples.labels) for name, part in parts.items()}
+
+
+def _rows(images: ImageBatches) -> np.ndarray:
+    return next(images.stream([torch.arange(len(images))])).flatten(1).numpy()
+
+
+def logistic(features: dict[str, tuple[np.ndarray, np.ndarray]]) -> dict[str, Any]:
+    (train, labels), (test, truth), (unknown, _) = (features[name] for name in ("train", "test", "unknown"))
+    model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000))
+    folds = StratifiedKFold(min(FOLDS, np.bincount(labels).min()), shuffle=True, random_state=0)
+    held_out = -cross_val_predict(model, train, labels, cv=folds, method="decision_function").max(axis=1)
+    model.fit(train, labels)
+    scores = [-model.decision_function(part).max(axis=1) for part in (test, unknown)]
+    return figures_of("logistic regression", held_out, *scores, float((model.predict(test) == truth).mean()))
+
+
+def neighbors(features: dict[str, tuple[np.ndarray, np.ndarray]]) -> dict[str, Any]:
+    (train, labels), (test, truth), (unknown, _) = (features[name] for name in ("train", "test", "unknown"))
+    unit = [part / np.linalg.norm(part, axis=1, keepdims=True) for part in (train, test, unknown)]
+    own = unit[0] @ unit[0].T
+    np.fill_diagonal(own, -np.inf)  # every image is held out from its own neighbors
+    cosines = [own, unit[1] @ unit[0].T, unit[2] @ unit[0].T]
+    scores = [-np.sort(one, axis=1)[:, -NEIGHBORS] for one in cosines]
+    nearest = np.argsort(-cosines[1], axis=1)[:, :NEIGHBORS]
+    votes = np.array([np.bincount(labels[row]).argmax() for row in nearest])
+    return figures_of("neighbors", *scores, float((votes == truth).mean()))
+
+
+def figures_of(
+    method: str, held_out: np.ndarray, known: np.ndarray, unknown: np.ndarray, accuracy: float
+) -> dict[str, Any]:
+    limit = conformal_threshold(held_out, ACCEPT).value
+    return {
+        "method": method,
+        "accuracy": accuracy,
+        "auroc": float(auroc(torch.from_numpy(known), torch.from_numpy(unknown))),
+        "accepted": float((known < limit).mean()),
+        "rejected": float((unknown >= limit).mean()),
+    }
+
+
+if __name__ == "__main__":
+    main()
