@@ -156,6 +156,8 @@ class TrainingConfig(Checked):
 
     epochs: Count = 100
     """Passes over the training set."""
+    min_steps: Annotated[int, Within(0)] = 0
+    """Small sets are passed over more often than `epochs`, until so many steps are done. 0: they are not."""
     batch_size: Annotated[int, Within(2)] = 128
     """Images per step."""
     optimizer: str = "sgd"

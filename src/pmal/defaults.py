@@ -33,9 +33,11 @@ def complete_settings(
         rest = {key: value for key, value in given["encoder"].items() if key != "name"}
         given = {**given, "encoder": rest}
     settings = merge(read_recipe(recipe or usual_recipe(given)), given)
-    data = given.get("data", {})
-    if "held_out" in data and "folds" not in data:  # who asks for a share to be held out means just that
-        settings = merge(settings, {"data": {"folds": 0}})
+    # Who asks for a share to be held out, or for a number of epochs, means just that.
+    for section, asked, instead in (("data", "held_out", "folds"), ("training", "epochs", "min_steps")):
+        chosen = given.get(section, {})
+        if asked in chosen and instead not in chosen:
+            settings = merge(settings, {section: {instead: 0}})
     return settings, note
 
 

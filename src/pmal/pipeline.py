@@ -33,6 +33,7 @@ from pmal.ensemble.classifiers import change_head, check_data, load_classifiers,
 from pmal.ensemble.embeddings import embed_training_set
 from pmal.ensemble.heads import check_heads, first_head
 from pmal.ensemble.inputs import Inputs, keep_backbone, run_inputs
+from pmal.ensemble.length import with_enough_steps
 from pmal.ensemble.training import check_batch_size, training_set
 from pmal.errors import DataError, UsageError, unknown_name
 from pmal.methods import METHODS
@@ -70,8 +71,9 @@ def fit(
     check_encoder(task.train, config.encoder.name)
     inputs = run_inputs(config, image_shape(task.train, config.data), out, session, write=True)
     rehearse(inputs.spec(config.encoder, task.class_names, first_head(config)), config)
-    if few := cost_of_few(task, config.rejection.accept):
-        session.display.say(few)
+    config, length = with_enough_steps(config, len(task.train))
+    for note in filter(None, (length, cost_of_few(task, config.rejection.accept))):
+        session.display.say(note)
     with open_run(out, config, start, ranks) as run:
         for stage in run_stages(config, task, inputs, run, session.logging_to(run.log)):
             if stage == only:

@@ -61,8 +61,8 @@ def test_lines_come_every_few_seconds_and_at_the_end(capsys, clock):
     out, error = capsys.readouterr()
     assert out == ""
     assert error.splitlines() == [
-        "reading train: 2,000 of 6,000 images, 200 images/s",
-        "reading train: 4,000 of 6,000 images, 200 images/s",
+        "reading train: 2,000 of 6,000 images, 200 images/s, 20 s left",
+        "reading train: 4,000 of 6,000 images, 200 images/s, 10 s left",
         "reading train: 6,000 images in 23.0 s (261 images/s)",
     ]
 
@@ -72,14 +72,14 @@ def test_nobody_waits_longer_than_ten_seconds_for_a_line(capsys, clock):
         advance_by(clock, advance, [(9.9, 1)])
         assert capsys.readouterr().err == ""
         advance_by(clock, advance, [(0.2, 1)])
-        assert capsys.readouterr().err == "reading: 2 of 100 images, 0 images/s\n"
+        assert capsys.readouterr().err == "reading: 2 of 100 images, 0 images/s, 8 min 15 s left\n"
 
 
 def test_what_lay_behind_counts_for_the_place_but_not_for_the_speed(capsys, clock):
     with Lines(every=10.0).stage("training", 5000, "steps", done=4000) as advance:
         advance_by(clock, advance, [(10, 100), (5, 50)])
     assert capsys.readouterr().err.splitlines() == [
-        "training: 4,100 of 5,000 steps, 10 steps/s",
+        "training: 4,100 of 5,000 steps, 10 steps/s, 1 min 30 s left",
         "training: 150 steps in 15.0 s (10 steps/s)",
     ]
 

@@ -16,6 +16,7 @@ from pmal.data.batches import (
     epoch_plan,
     is_resident,
     sequential_plan,
+    steps_in_epoch,
 )
 from pmal.data.decode import encode_png
 from pmal.data.decoded import DecodedImages, scratch_file
@@ -29,7 +30,11 @@ def test_an_epoch_has_full_batches_of_different_samples(count, batch_size, seed)
     plan = epoch_plan(count, batch_size, seed)
     positions = torch.cat(plan)
     assert {len(batch) for batch in plan} == {min(batch_size, count)}
-    assert len(positions.unique()) == len(positions) > count - min(batch_size, count)
+    assert all(len(batch.unique()) == len(batch) for batch in plan)
+    counts = torch.bincount(positions, minlength=count)
+    assert counts.max() - counts.min() <= 1
+    assert (counts == 0).sum() <= 0.1 * count
+    assert len(plan) == steps_in_epoch(count, batch_size)
     assert all(torch.equal(a, b) for a, b in zip(plan, epoch_plan(count, batch_size, seed), strict=True))
 
 
@@ -156,7 +161,7 @@ def test_a_set_kept_decoded_is_decoded_once(photos, tmp_path, device):
     workers = streamed.workers
     read = workers.results
     workers.results = lambda plan: asked.extend(torch.cat(list(plan)).tolist() if plan else []) or read(plan)
-    plans = [epoch_plan(12, 5, 0), sequential_plan(12, 4), epoch_plan(12, 5, 1)]
+    plans = [epoch_plan(12, 11, 0), sequential_plan(12, 4), epoch_plan(12, 11, 1)]
     for plan in plans:
         for positions, batch in zip(plan, decoded.stream(plan), strict=True):
             assert torch.equal(batch.cpu(), images[positions])

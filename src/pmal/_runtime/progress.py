@@ -7,6 +7,8 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
+from pmal._runtime.text import duration
+
 Advance = Callable[[int], None]
 """Report `n` more units done."""
 
@@ -51,7 +53,9 @@ class Lines:
             now = time.monotonic()
             if now - last >= self.every:
                 last = now
-                self.say(f"{name}: {done + new:,} of {total:,} {unit}, {new / (now - start):,.0f} {unit}/s")
+                speed, left = new / (now - start), total - done - new
+                rest = f", {duration(left / speed)} left" if new and left > 0 else ""
+                self.say(f"{name}: {done + new:,} of {total:,} {unit}, {speed:,.0f} {unit}/s{rest}")
 
         yield advance
         seconds = time.monotonic() - start

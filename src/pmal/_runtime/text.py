@@ -30,3 +30,15 @@ def short_path(path: str) -> str:
     ('cat/1.jpg', 'cat/1.jpg', 'digits.parquet row 7')
     """
     return "/".join(PurePath(path).parts[-2:])
+
+
+def duration(seconds: float) -> str:
+    """Return a time for people to read.
+
+    >>> duration(42.4), duration(59.9), duration(754), duration(7300)
+    ('42 s', '1 min 00 s', '12 min 34 s', '2 h 01 min')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    if not minutes:
+        return f"{rest} s"
+    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"

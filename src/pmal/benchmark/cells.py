@@ -85,7 +85,7 @@ class Cell:
                 "split": self.split,
             },
             "encoder": {"name": self.encoder},
-            "training": {"epochs": self.epochs},
+            "training": {"epochs": self.epochs, "min_steps": 0},
         }
         recipe, *given = _layers(self.recipe_path or self.recipe, self.settings)
         return build(RunConfig, merge(recipe, merge(*given, named)))

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pmal._runtime.text import duration
 from pmal.benchmark.cells import FIT, Cell
 from pmal.benchmark.grid import Planned
 from pmal.benchmark.ledger import Result
@@ -83,18 +84,6 @@ def usual_speed(cell: Cell, results: Sequence[Result], hardware: Mapping[str, An
 
 def _same_hardware(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return all(one.get(name) == other.get(name) for name in _HARDWARE)
-
-
-def duration(seconds: float) -> str:
-    """For people.
-
-    >>> duration(42.4), duration(59.9), duration(754), duration(7300)
-    ('42 s', '1 min 00 s', '12 min 34 s', '2 h 01 min')
-    """
-    minutes, rest = divmod(round(seconds), 60)
-    if not minutes:
-        return f"{rest} s"
-    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def describe(estimate: Estimate | None) -> str:

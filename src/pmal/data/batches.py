@@ -14,16 +14,31 @@ from pmal.data.workers import Plan, Workers
 BATCHES_AHEAD = 2
 """Steps that a GPU has before it when the host waits for it. More would only fill its memory with batches."""
 
+MOST_LEFT_OUT = 0.1
+"""Share of a set that an epoch may leave out for batches of one size."""
+
 
 def epoch_plan(count: int, batch_size: int, seed: int) -> list[torch.Tensor]:
     """A fresh order of all positions in batches of one size.
 
-    The remainder is left out (other samples in every epoch): batch statistics of a few images are poor, and
-    one shape serves a whole training. A set smaller than a batch is one batch.
+    Batch statistics of a few images are poor, and one shape serves a whole training. So the remainder is left
+    out, other samples in every epoch, or filled up with the first ones, where it is more than a tenth of
+    the set. A set smaller than a batch is one batch.
     """
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
     size = min(batch_size, count)
-    return list(torch.split(order[: count // size * size], size))
+    wanted = steps_in_epoch(count, batch_size) * size
+    return list(torch.split(torch.cat([order, order])[:wanted], size))
+
+
+def steps_in_epoch(count: int, batch_size: int) -> int:
+    """Return how many batches an epoch has.
+
+    >>> steps_in_epoch(24_000, 128), steps_in_epoch(480, 128), steps_in_epoch(5, 128)
+    (187, 4, 1)
+    """
+    whole, rest = divmod(count, min(batch_size, count))
+    return whole + (rest > MOST_LEFT_OUT * count)
 
 
 def sequential_plan(count: int, batch_size: int) -> list[torch.Tensor]:

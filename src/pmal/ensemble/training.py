@@ -19,7 +19,7 @@ from pmal._runtime.session import Session
 from pmal._runtime.signals import StopRequest, deferred_signals
 from pmal._runtime.tensors import delete_tensors, has_tensors, load_tensors, save_tensors
 from pmal.config import TrainingConfig
-from pmal.data.batches import ImageBatches, epoch_plan
+from pmal.data.batches import ImageBatches, epoch_plan, steps_in_epoch
 from pmal.data.parts import Part
 from pmal.data.workers import worker_died
 from pmal.ensemble.batch_norm import average_statistics, synchronize
@@ -186,7 +186,7 @@ class _Loop:
         self.batch_size = min(config.batch_size, len(data.images)) // self.ranks.size * self.ranks.size
         if not self.batch_size:
             raise UsageError(f"{len(data.images)} training images for {self.ranks.size} processes: use fewer")
-        self.steps_per_epoch = len(data.images) // self.batch_size
+        self.steps_per_epoch = steps_in_epoch(len(data.images), self.batch_size)
         self.images_per_epoch = self.steps_per_epoch * self.batch_size
         self.total_steps = config.epochs * self.steps_per_epoch
         self.step = 0
