@@ -48,14 +48,15 @@ def main() -> None:
     parser.add_argument("--encoders", default="efficientnet_lite0,efficientnet_lite1,small")
     parser.add_argument("--limits", default="5,10,20,40")
     args = parser.parse_args()
+    OUT.parent.mkdir(parents=True, exist_ok=True)
     encoders, limits = args.encoders.split(","), [int(limit) for limit in args.limits.split(",")]
     cells = [(encoder, 0) for encoder in encoders] + [(encoders[0], limit) for limit in limits]
-    rows = []
+    rows, manifest = [], describe_environment(torch.device("cpu"))  # before a file of it changes the tree
     with tempfile.TemporaryDirectory() as folder:
         for encoder, limit in cells:
             for draw in range(args.draws):
                 rows += measure(encoder, limit, draw, args.data_root / "photos", Path(folder))
-                write_json(OUT, {"rows": rows, "manifest": describe_environment(torch.device("cpu"))})
+                write_json(OUT, {"rows": rows, "manifest": manifest})
     print(f"{len(rows)} rows: {OUT}")
 
 

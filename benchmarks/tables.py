@@ -12,6 +12,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from benchmarks.far_tables import FAR_TABLES
+from benchmarks.photo_tables import PHOTO_TABLES
 from benchmarks.search_tables import SEARCH_TABLES
 from benchmarks.speed_tables import SPEED_TABLES, hardware_name, rounded
 from pmal._runtime.files import read_json, write_text
@@ -264,6 +265,7 @@ TABLES = {
     "mining": mining_table,
     **SEARCH_TABLES,
     **FAR_TABLES,
+    **PHOTO_TABLES,
     "prototypes": prototypes_table,
     "precomputed": precomputed_table,
     "new class": new_class_table,

@@ -1,0 +1,58 @@
+"""Tables of own photos, from benchmarks/results/photos/."""
+
+import statistics
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from pmal._runtime.files import read_json
+
+PHOTOS = Path(__file__).parent / "results" / "photos" / "photos.json"
+FIGURES = {"accuracy": "ACC", "auroc": "AUROC", "accepted": "known accepted", "rejected": "unknown rejected"}
+Rows = list[dict[str, Any]]
+
+
+def encoders_table() -> str:
+    """Every encoder with all training images, and rivals on the same features."""
+    lines = _head("encoder", "method", *FIGURES.values(), "seconds")
+    for (encoder, method), rows in _groups("encoder", "method", limited=False).items():
+        seconds = [row["seconds"] for row in rows if row["seconds"]]
+        spent = f"{statistics.mean(seconds):.0f}" if seconds else ""
+        lines.append(_line(encoder, method, *_means(rows), spent))
+    return "\n".join(lines)
+
+
+def curve_table() -> str:
+    """The first encoder with few images of each class."""
+    lines = _head("training images per class", "method", *FIGURES.values())
+    for (limit, method), rows in _groups("limit", "method", limited=True).items():
+        lines.append(_line(limit, method, *_means(rows)))
+    return "\n".join(lines)
+
+
+def _groups(*keys: str, limited: bool) -> dict[tuple[Any, ...], Rows]:
+    groups = defaultdict(list)
+    for row in read_json(PHOTOS)["rows"]:
+        if bool(row["limit"]) == limited:
+            groups[tuple(row[key] for key in keys)].append(row)
+    return groups
+
+
+def _means(rows: Rows) -> list[str]:
+    """The mean over draws, and the smallest and largest."""
+    found = []
+    for name in FIGURES:
+        values = [100 * row[name] for row in rows]
+        found.append(f"{statistics.mean(values):.1f} ({min(values):.1f} to {max(values):.1f})")
+    return found
+
+
+def _head(*names: str) -> list[str]:
+    return [_line(*names), "|" + "---|" * len(names)]
+
+
+def _line(*cells: Any) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+PHOTO_TABLES = {"photos encoders": encoders_table, "photos curve": curve_table}
