@@ -95,6 +95,21 @@ def penalty_table() -> str:
     return "\n".join(lines)
 
 
+def features_table() -> str:
+    """What decides on features of a frozen network: means over validation problems."""
+    groups, scores = (
+        defaultdict(list),
+        ("logit", "distance", "neighbors", "combined", "typicality", "decision"),
+    )
+    for row in read_json(SEARCH / "features.json")["rows"]:
+        groups[row["data"], row["settings"]].append(row["auroc"])
+    lines = _head("data", "settings", *(f"AUROC {score}" for score in scores))
+    for (data, settings), rows in groups.items():
+        means = (_mean([row.get(score) for row in rows]) for score in scores)
+        lines.append(_line(data, settings, *means))
+    return "\n".join(lines)
+
+
 def teachers_table() -> str:
     """What averaged weights, and the mining classifiers as teachers, do: means over validation problems."""
     groups = defaultdict(list)
@@ -118,6 +133,7 @@ SEARCH_TABLES = {
     "search length": length_table,
     "search scores": scores_table,
     "search penalty": penalty_table,
+    "search features": features_table,
     "teachers": teachers_table,
 }
 
