@@ -45,7 +45,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data-root", type=Path, required=True)
     parser.add_argument("--draws", type=int, default=3)
-    parser.add_argument("--encoders", default="efficientnet_lite0,efficientnet_lite1,small")
+    parser.add_argument("--encoders", default="efficientnet_lite0,efficientnet_lite1")
     parser.add_argument("--limits", default="5,10,20,40")
     args = parser.parse_args()
     OUT.parent.mkdir(parents=True, exist_ok=True)
