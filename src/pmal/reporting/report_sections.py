@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from pmal.methods import METHODS
+from pmal.rejection.penalty import DECISION
 from pmal.reporting.metrics import auroc
 from pmal.reporting.report_data import confusion
 from pmal.reporting.report_data_mining import shown_classes
@@ -23,6 +24,11 @@ def interval(estimate: Mapping[str, float]) -> str:
     return f"{percent(estimate['low'])} to {percent(estimate['high'])}"
 
 
+def deciding_score(found: Mapping[str, Any]) -> str:
+    """Return by which of the measured scores a model decides: with the typicality in it, where it counts."""
+    return DECISION if DECISION in found["scores"] else found.get("decision", {}).get("score", "")
+
+
 def headline(facts: RunFacts) -> list[Stat]:
     """The figures at the top of the page."""
     found = facts.metrics
@@ -31,7 +37,7 @@ def headline(facts: RunFacts) -> list[Stat]:
     plain = found.get("softmax")
     note = f"softmax before: {percent(plain['accuracy']['value'])}" if plain else interval(found["accuracy"])
     stats = [Stat(f"{percent(found['accuracy']['value'])} %", "Accuracy on known classes", note)]
-    score = found["decision"]["score"] if "decision" in found else next(iter(found["scores"]), "")
+    score = deciding_score(found) or next(iter(found["scores"]), "")
     if score in found["scores"]:
         for key, label in (("auroc", "AUROC"), ("oscr", "OSCR")):
             note = f"95 % interval {interval(found['scores'][score][key])}"
@@ -73,7 +79,7 @@ def results_section(facts: RunFacts) -> Section | None:
         table = Table("Results", [Cell("method"), Cell("accuracy")], plain)
         lead = "This split has no unknown classes: there is the accuracy alone, with its 95 % interval."
         return Section("results", "Results", lead, [table])
-    deciding = found.get("decision", {}).get("score")
+    deciding = deciding_score(found)
     low = min(f["auroc"]["low"] for result in methods.values() for f in result["scores"].values())
     floor = max(0.0, np.floor(20 * low - 0.2) / 20)
     rows: list[list[Cell]] = []
