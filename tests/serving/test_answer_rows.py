@@ -26,9 +26,9 @@ def test_an_unknown_image_names_the_class_that_it_is_nearest_to():
     [
         (0, 1.0, None),
         (-1, 1.0, "nearest to ant, but not near enough"),
-        (-1, 2.5, "unlike any training image in the statistics of its texture"),
-        (-1, math.inf, "unlike any training image in the statistics of its texture"),
-        (-1, math.nan, "unlike any training image in the statistics of its texture"),
+        (-1, 2.5, "unlike any training image, whatever class it is near to"),
+        (-1, math.inf, "unlike any training image, whatever class it is near to"),
+        (-1, math.nan, "unlike any training image, whatever class it is near to"),
     ],
 )
 def test_why_an_image_is_unknown(label, far, words):

@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 from torch import nn
 
 from pmal.encoders.adapters import LIBRARIES, Encoder, Projected
+from pmal.encoders.pretrained.names import list_pretrained
 from pmal.errors import UsageError, unknown_name
 
 SMALLEST_IMAGE = 8
@@ -97,7 +98,8 @@ def _find_factory(name: str) -> Callable[..., nn.Module]:
     library, _, model = name.partition("/")
     if model and library in LIBRARIES:
         return functools.partial(LIBRARIES[library], model)
-    raise unknown_name("encoder", name, list_encoders() + [f"{library}/<model>" for library in LIBRARIES])
+    others = [f"{library}/<model>" for library in ("hf", *LIBRARIES)]
+    raise unknown_name("encoder", name, [*list_encoders(), *list_pretrained(), *others])
 
 
 def _check_input(in_channels: int, image_size: int | None) -> None:

@@ -82,7 +82,7 @@ def because(row: Row, nearest: str) -> str | None:
     if row.label >= 0:
         return None
     if row.is_far:
-        return "unlike any training image in the statistics of its texture"
+        return "unlike any training image, whatever class it is near to"
     return f"nearest to {nearest}, but not near enough"
 
 

@@ -237,7 +237,7 @@ function showAnswer() {
 }
 
 function why(answer, known) {
-  if (!known && isFar({ answer })) return "Unlike any training image in the statistics of its texture.";
+  if (!known && isFar({ answer })) return "Unlike any training image, whatever class it is near to.";
   if (!known) return `Nearest is ${answer.nearest}, but not near enough.`;
   if (typeof answer.probability !== "number") return "By the nearest prototypes alone: this class was added later.";
   return `Probability among the known classes ${probability(answer.probability)}`;
