@@ -7,7 +7,7 @@ from typing import Any
 
 from pmal._runtime.files import read_json
 
-PHOTOS = Path(__file__).parent / "results" / "photos" / "photos.json"
+PHOTOS = Path(__file__).parent / "results" / "photos"
 FIGURES = {"accuracy": "ACC", "auroc": "AUROC", "accepted": "known accepted", "rejected": "unknown rejected"}
 Rows = list[dict[str, Any]]
 
@@ -15,7 +15,7 @@ Rows = list[dict[str, Any]]
 def encoders_table() -> str:
     """Every encoder with all training images, and rivals on the same features."""
     lines = _head("encoder", "method", *FIGURES.values(), "seconds")
-    for (encoder, method), rows in _groups("encoder", "method", limited=False).items():
+    for (encoder, method), rows in _groups("encoders", "encoder", "method").items():
         seconds = [row["seconds"] for row in rows if row["seconds"]]
         spent = f"{statistics.mean(seconds):.0f}" if seconds else ""
         lines.append(_line(encoder, method, *_means(rows), spent))
@@ -25,16 +25,15 @@ def encoders_table() -> str:
 def curve_table() -> str:
     """The first encoder with few images of each class."""
     lines = _head("training images per class", "method", *FIGURES.values())
-    for (limit, method), rows in _groups("limit", "method", limited=True).items():
+    for (limit, method), rows in _groups("curve", "limit", "method").items():
         lines.append(_line(limit, method, *_means(rows)))
     return "\n".join(lines)
 
 
-def _groups(*keys: str, limited: bool) -> dict[tuple[Any, ...], Rows]:
+def _groups(file: str, *keys: str) -> dict[tuple[Any, ...], Rows]:
     groups = defaultdict(list)
-    for row in read_json(PHOTOS)["rows"]:
-        if bool(row["limit"]) == limited:
-            groups[tuple(row[key] for key in keys)].append(row)
+    for row in read_json(PHOTOS / f"{file}.json")["rows"]:
+        groups[tuple(row[key] for key in keys)].append(row)
     return groups
 
 

@@ -1,15 +1,15 @@
 """Own photos: PMAL on the features of a frozen network, next to what people would use on the same features.
 
-    python -m benchmarks.photos --data-root DATA [--draws 3] [--encoders ...] [--limits ...]
+    python -m benchmarks.photos encoders --data-root DATA [--draws 3] [--encoders ...]
+    python -m benchmarks.photos curve --data-root DATA [--draws 3] [--limits ...]
 
 Ten random classes of DATA/photos are known, ten unknown. Every encoder learns from all training images; the
-first also from 5, 10, 20 and 40 of each class. Rivals, with thresholds from the same ten folds: logistic
+curve is that of the first one with 5, 10, 20 and 40 of each class. Rivals, with thresholds from the same ten folds: logistic
 regression by its largest logit, and the cosine to the fifth neighbor. Encoders that are trained on the photos
-alone (`small`) have no such features, and so no rivals. Writes benchmarks/results/photos/photos.json.
+alone (`small`) have no such features, and so no rivals. Writes benchmarks/results/photos/.
 """
 
 import argparse
-import shutil
 import tempfile
 import time
 from pathlib import Path
@@ -37,37 +37,34 @@ from pmal.ensemble.inputs import run_inputs
 from pmal.rejection.thresholds import conformal_threshold
 from pmal.reporting.metrics import auroc
 
-OUT = Path(__file__).parent / "results" / "photos" / "photos.json"
+OUT = Path(__file__).parent / "results" / "photos"
 ACCEPT, FOLDS, NEIGHBORS = 0.95, 10, 5
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("part", choices=("encoders", "curve"))
     parser.add_argument("--data-root", type=Path, required=True)
     parser.add_argument("--draws", type=int, default=3)
     parser.add_argument("--encoders", default="efficientnet_lite0,efficientnet_lite1")
     parser.add_argument("--limits", default="5,10,20,40")
     args = parser.parse_args()
-    OUT.parent.mkdir(parents=True, exist_ok=True)
+    OUT.mkdir(parents=True, exist_ok=True)
     encoders, limits = args.encoders.split(","), [int(limit) for limit in args.limits.split(",")]
-    cells = [(encoder, 0) for encoder in encoders] + [(encoders[0], limit) for limit in limits]
+    curve = [(encoders[0], limit) for limit in limits]
+    cells = curve if args.part == "curve" else [(encoder, 0) for encoder in encoders]
     rows, manifest = [], describe_environment(torch.device("cpu"))  # before a file of it changes the tree
     with tempfile.TemporaryDirectory() as folder:
         for encoder, limit in cells:
             for draw in range(args.draws):
                 rows += measure(encoder, limit, draw, args.data_root / "photos", Path(folder))
-                write_json(OUT, {"rows": rows, "manifest": manifest})
-    print(f"{len(rows)} rows: {OUT}")
+                write_json(OUT / f"{args.part}.json", {"rows": rows, "manifest": manifest})
+    print(f"{len(rows)} rows: {OUT / args.part}.json")
 
 
 def measure(encoder: str, limit: int, draw: int, photos: Path, folder: Path) -> list[dict[str, Any]]:
     """Return the figures of PMAL, and of its rivals where the network is frozen, for one draw of classes."""
     run = folder / f"{encoder}-{limit}-{draw}"
-    first = folder / f"{encoder}-0-{draw}"
-    if limit and first.is_dir():  # features belong to images, whatever is learned from them
-        run.mkdir()
-        for file in first.glob("features*"):
-            shutil.copy(file, run)
     session = open_session(Resources(device="cpu"), Lines())
     config, start = configure(encoder, limit, draw, photos), time.perf_counter()
     figures = pipeline.fit(config, run, session)

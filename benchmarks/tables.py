@@ -40,7 +40,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 CIFAR10 = ("cifar10", "arpl", "oscri", "strong", 100)
 """Where every method has run: set, family, encoder, recipe, epochs."""
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def benchmark_table(chosen: str) -> str:
