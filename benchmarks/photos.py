@@ -4,9 +4,10 @@
     python -m benchmarks.photos curve --data-root DATA [--draws 3] [--limits ...]
 
 Ten random classes of DATA/photos are known, ten unknown. Every encoder learns from all training images; the
-curve is that of the first one with 5, 10, 20 and 40 of each class. Rivals, with thresholds from the same ten folds: logistic
-regression by its largest logit, and the cosine to the fifth neighbor. Encoders that are trained on the photos
-alone (`small`) have no such features, and so no rivals. Writes benchmarks/results/photos/.
+curve is that of the first one with 5, 10, 20 and 40 of each class. Rivals, with thresholds from the same ten
+folds: logistic regression by its largest logit, and the cosine to the fifth neighbor. Encoders that are
+trained on the photos alone (`small`) have no such features, and so no rivals. Writes to
+benchmarks/results/photos.
 """
 
 import argparse
