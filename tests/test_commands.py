@@ -44,7 +44,7 @@ def smaller(config):
         config = dataclasses.replace(
             config, encoder=dataclasses.replace(config.encoder, name="small", options={})
         )
-    training = dataclasses.replace(config.training, epochs=1, batch_size=32)
+    training = dataclasses.replace(config.training, epochs=1, min_steps=0, batch_size=32)
     data = dataclasses.replace(config.data, limit=60, image_size=16)
     return dataclasses.replace(config, training=training, data=data)
 
