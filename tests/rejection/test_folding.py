@@ -15,6 +15,7 @@ from pmal.data.samples import Samples, VectorStore
 from pmal.data.task import fold_of_each
 from pmal.rejection import folding
 from pmal.rejection.calibration import Calibration
+from pmal.rejection.new_class import add_class
 from pmal.serving.bundle import load_model, save_model
 
 
@@ -105,6 +106,9 @@ def test_a_saved_model_says_that_its_images_were_held_out_in_turn(tmp_path):
         "accepts about 95 % of known images on average; with 90 images held out in 10 parts"
         in again.guarantee()[1]
     )
+    wider, effect = add_class(model, "new", 9 + model.calibration.z[:9], torch.randn(9, 8, 1, 1), ["x"] * 9)
+    assert effect.seen
+    assert "images held out in 10 parts" in wider.guarantee()[1]
     plain = dataclasses.replace(model, calibration=dataclasses.replace(model.calibration, folds=0))
     assert "at least 95 %" in plain.guarantee()[1]
 

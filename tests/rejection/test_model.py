@@ -259,6 +259,6 @@ def test_the_guarantee_is_said_and_does_not_cover_added_classes(model):
         "38.5 to 63.9 % (90 % range); few held-out images: raise data.held_out, or add images"
     )
     more = dataclasses.replace(model, class_names=(*NAMES, "dog"))
-    assert more.guarantee()[1].endswith("1 classes that were added later are not covered")
+    assert more.guarantee()[1].endswith("1 class that was added later is not covered")
     assert not dataclasses.replace(model, rule=Rule("distance", 0.99)).guarantee()[0]
     assert not dataclasses.replace(model, rule=Rule("distance", threshold=0.1)).guarantee()[0]

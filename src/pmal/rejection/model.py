@@ -242,7 +242,8 @@ class OpenSetModel:
         rule, calibration, count = self.rule, self.calibration, len(self.class_names)
         if rule.threshold is not None or calibration is None:
             return False, "no guarantee: a threshold that was set, or found on a validation set"
-        new = f"; {self.added} classes that were added later are not covered" if self.added else ""
+        several = "class that was added later is" if self.added == 1 else "classes that were added later are"
+        new = f"; {self.added} {several} not covered" if self.added else ""
         known = self.decisive(calibration)
         if rule.per_class:
             found = known.class_thresholds(rule.score, rule.accept, count)

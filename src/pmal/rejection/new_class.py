@@ -185,7 +185,7 @@ def _calibrate(calibration: Calibration | None, kept: Sequence[str]) -> Calibrat
         return None
     scores = {name: calibration.scores[name] for name in kept if name in calibration.scores}
     found = Calibration.fit(scores, calibration.predictions)
-    return replace(found, z=calibration.z, labels=calibration.labels)
+    return replace(found, z=calibration.z, labels=calibration.labels, folds=calibration.folds)
 
 
 @torch.no_grad()
