@@ -2,8 +2,8 @@
 
     python -m benchmarks.embedding_memory [--counts 1000,20000]
 
-Images are decoded and embedded in blocks, so that pixels never pile up. What grows is what is kept of an
-image: 1,280 features, its digest and its name. Every count runs in a process of its own, in a folder of
+Images are decoded and embedded in blocks. What should grow is what is kept of an image alone: 1,280 features,
+its digest and its name. Every count runs in a process of its own, in a folder of
 generated photographs of 320 x 240 px. Writes benchmarks/results/photos/memory.json.
 """
 

@@ -30,6 +30,14 @@ def curve_table() -> str:
     return "\n".join(lines)
 
 
+def memory_table() -> str:
+    """Peak memory of embedding few and many photographs."""
+    lines = _head("photographs", "peak memory, MiB", "seconds")
+    for row in read_json(PHOTOS / "memory.json")["rows"]:
+        lines.append(_line(f"{row['images']:,}", f"{row['peak_mib']:,.0f}", f"{row['seconds']:.0f}"))
+    return "\n".join(lines)
+
+
 def _groups(file: str, *keys: str) -> dict[tuple[Any, ...], Rows]:
     groups = defaultdict(list)
     for row in read_json(PHOTOS / f"{file}.json")["rows"]:
@@ -54,4 +62,4 @@ def _line(*cells: Any) -> str:
     return f"| {' | '.join(map(str, cells))} |"
 
 
-PHOTO_TABLES = {"photos encoders": encoders_table, "photos curve": curve_table}
+PHOTO_TABLES = {"photos encoders": encoders_table, "photos curve": curve_table, "photos memory": memory_table}
