@@ -532,3 +532,11 @@ def test_images_unlike_all_others_are_unknown(fitted_images):
     assert (fitted_images.decision_function(noise) <= 0).all()
     words = {entry["because"] for entry in fitted_images.explain(noise)}
     assert words == {"unlike any training image, whatever class it is near to"}
+
+
+def test_a_second_fit_may_be_on_samples_of_another_kind():
+    rows, images = PROBLEM.X[::8], np.random.default_rng(0).integers(0, 256, (40, 8, 8), dtype=np.uint8)
+    options = {"random_state": 0, "device": "cpu", "method": "softmax", "epochs": 1, "held_out": 0}
+    model = OpenSetClassifier(**options).fit(rows, PROBLEM.y[::8])
+    assert model.model_.classifier.spec.image_size == 1
+    assert model.fit(images, np.arange(40) % 2).model_.classifier.spec.image_size == 8

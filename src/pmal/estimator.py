@@ -47,7 +47,6 @@ from pmal.estimator_settings import (
 )
 from pmal.rejection.model import Answers, OpenSetModel
 from pmal.rejection.new_class import AddedClass, add_class, class_probabilities
-from pmal.rejection.penalty import DECISION
 from pmal.rejection.recalibration import recalibrated
 from pmal.rejection.thresholds import discoveries
 from pmal.serving.bundle import load_model, save_model
@@ -187,9 +186,8 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
 
     def unknown_score(self, X: Any) -> Floats:
         """How unknown each sample looks; larger is more unknown."""
-        embedded = self._embed(X)
-        found = self.model_.scores(*embedded)
-        score_N: Floats = found.get(DECISION, found[self.model_.deciding_score()]).numpy()
+        embedded = self._embed(X)  # first: it says where nothing is fitted yet
+        score_N: Floats = self.model_.decision(*embedded).numpy()
         return score_N
 
     def decision_function(self, X: Any) -> Floats:
@@ -319,7 +317,8 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         return config, task, ClassLabels.named(task.class_names)
 
     def _array_task(self, X: Any, y: Any, seed: int) -> tuple[RunConfig, Task, ClassLabels]:
-        store = self._store(X)
+        rows = self.encoder == PRECOMPUTED or (self.encoder == AUTO and are_rows(X))
+        store = vector_store(X, "X") if rows else image_store(X, "X")
         labels = ClassLabels.of(y, len(store))
         samples = Samples.whole(store, labels.numbers(y, len(store)), labels.names)
         config = self._config(ARRAYS, seed, lambda: samples)
@@ -332,12 +331,9 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         return config
 
     def _store(self, X: Any, origin: str = "X") -> PixelStore:
-        return vector_store(X, origin) if self._takes_embeddings(X) else image_store(X, origin)
-
-    def _takes_embeddings(self, X: Any) -> bool:
-        if "model_" in vars(self):
-            return self.model_.classifier.spec.image_size == 1
-        return self.encoder == PRECOMPUTED or (self.encoder == AUTO and are_rows(X))
+        """Samples of the kind that the classifier was fitted on."""
+        rows = self.model_.classifier.spec.image_size == 1
+        return vector_store(X, origin) if rows else image_store(X, origin)
 
     def _samples(self, X: Any, origin: str = "X") -> Samples:
         """Samples without labels, of the kind that the classifier was fitted on."""

@@ -126,6 +126,11 @@ class OpenSetModel:
                 found[DECISION] = found[self.deciding_score()].cpu() + self.penalty(far_B.cpu())
         return {name: score_B.cpu() for name, score_B in found.items()}
 
+    def decision(self, z_BD: Tensor, logits_BK: Tensor, far_B: Tensor) -> Tensor:
+        """The score that decides, typicality in it where that counts, float64 (B,)."""
+        found = self.scores(z_BD, logits_BK, far_B)
+        return found.get(DECISION, found[self.deciding_score()])
+
     @torch.no_grad()
     def answer(self, images: Tensor | ImageBatches, advance: Advance | None = None) -> Answers:
         """Classes and scores of uint8 images (B, C, H, W) of the model's size and channels."""

@@ -6,7 +6,6 @@ from torch import Tensor
 
 from pmal.rejection.calibration import Calibration
 from pmal.rejection.model import ADDED_SCORES, OpenSetModel
-from pmal.rejection.penalty import DECISION
 from pmal.rejection.scores import unknown_scores
 from pmal.rejection.thresholds import best_f1_threshold
 from pmal.rejection.typicality import TYPICALITY
@@ -21,8 +20,7 @@ def recalibrated(
     """
     nearest_N = model.nearest_class(z_ND, logits_NK)
     if labels_N is not None and (labels_N < 0).any():
-        found = model.scores(z_ND, logits_NK, far_N)
-        score_N = found.get(DECISION, found[model.deciding_score()])
+        score_N = model.decision(z_ND, logits_NK, far_N)
         best = best_f1_threshold(labels_N, nearest_N, score_N)
         return replace(model, rule=replace(model.rule, threshold=best.value))
     names = ADDED_SCORES if model.added else None
