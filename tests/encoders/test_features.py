@@ -147,3 +147,29 @@ def test_images_of_every_mode_become_upright_color(tmp_path):
     found = rows(embed(samples, backbone, tmp_path / "features"))
     expected = [[0.2] * 3, [1, 0, 0], [1] * 3, [0] * 3]  # transparent shows white; turned is black above
     torch.testing.assert_close(found, torch.tensor(expected), atol=0.03, rtol=0)
+
+
+def test_room_for_all_new_features_is_made_once(samples, tmp_path, monkeypatch):
+    """Rows that were kept between blocks of pixels made the memory of a run grow by its pixels."""
+    monkeypatch.setitem(features.BLOCK, "cpu", 8)
+    backbone, places = make_backbone(), set()
+    cache = FeatureCache(backbone, tmp_path / "features", session(), write=False)
+    add = cache.add
+
+    def adding(digests, features_BD):
+        add(digests, features_BD)
+        places.add(cache.features(digests).shape[0] and cache._features_MD.data_ptr())
+
+    monkeypatch.setattr(cache, "add", adding)
+    open_features("test", samples, backbone, cache, session())
+    assert len(cache) == 40
+    assert len(places) == 1
+
+
+def test_what_is_known_is_not_kept_twice(tmp_path):
+    cache = FeatureCache(make_backbone(), tmp_path / "features", session(), write=False)
+    cache.add([b"a", b"b"], torch.eye(3)[:2])
+    cache.add([b"b", b"c"], torch.eye(3)[[0, 2]])
+    assert len(cache) == 3
+    assert torch.equal(cache.features([b"c", b"b", b"a"]), torch.eye(3)[[2, 1, 0]])
+    assert cache.features([]).shape == (0, 3)

@@ -49,33 +49,57 @@ class FeatureCache:
         """write: keep what is new in the file, too."""
         self.path, self.session, self.write = path, session, write
         self.origin = backbone_digest(backbone)
-        self.known: dict[Digest, Tensor] = {}
+        self._row_of: dict[Digest, int] = {}
+        self._features_MD = torch.zeros(0, backbone.num_features)
         self._saved, self._saved_at = 0, time.monotonic()
         if has_tensors(path, session.ranks):
             tensors, about = load_tensors(path, session.ranks)
             if about.get("backbone") == self.origin:
-                keys = map(bytes, tensors["digests"].numpy())
-                self.known = dict(zip(keys, tensors["features"], strict=True))
-                self._saved = len(self.known)
+                self._features_MD = tensors["features"]
+                self._row_of = {bytes(digest): row for row, digest in enumerate(tensors["digests"].numpy())}
+                self._saved = len(self)
+
+    def __len__(self) -> int:
+        return len(self._row_of)
+
+    def __contains__(self, digest: Digest) -> bool:
+        return digest in self._row_of
+
+    def features(self, digests: Sequence[Digest]) -> Tensor:
+        """Return the features (N, D) of these images, all of which must be known."""
+        return self._features_MD[torch.tensor([self._row_of[digest] for digest in digests], dtype=torch.long)]
+
+    def make_room(self, count: int) -> None:
+        """Reserve memory for so many new images.
+
+        Rows that are kept for good must not lie between blocks of pixels that are forgotten: the allocator
+        could not give the memory of these back, and a run would grow by the size of its pixels.
+        """
+        needed = len(self) + count
+        if needed > len(self._features_MD):
+            grown_MD = torch.zeros(needed, self._features_MD.shape[1])
+            grown_MD[: len(self)] = self._features_MD[: len(self)]
+            self._features_MD = grown_MD
 
     def add(self, digests: Sequence[Digest], features_BD: Tensor) -> None:
         """Keep them; they are written from time to time, so that a killed process loses little."""
-        self.known |= dict(zip(digests, features_BD, strict=True))
+        new = {digest: b for b, digest in enumerate(digests) if digest not in self}
+        self.make_room(len(new))
+        first = len(self)
+        self._features_MD[first : first + len(new)] = features_BD[[*new.values()]]
+        self._row_of |= {digest: first + place for place, digest in enumerate(new)}
         alone = self.session.ranks.size == 1  # several processes write what they have together
         if alone and time.monotonic() - self._saved_at >= self.session.resources.checkpoint_seconds:
             self.save()
 
     def save(self) -> None:
         """Write all that is known, unless it was."""
-        if not self.write or len(self.known) == self._saved:
+        if not self.write or len(self) == self._saved:
             return
-        digests = np.frombuffer(b"".join(self.known), np.uint8).reshape(len(self.known), -1)
-        tensors = {
-            "digests": torch.from_numpy(digests.copy()),
-            "features": torch.stack([*self.known.values()]),
-        }
+        digests = np.frombuffer(b"".join(self._row_of), np.uint8).reshape(len(self), -1)
+        tensors = {"digests": torch.from_numpy(digests.copy()), "features": self._features_MD[: len(self)]}
         save_tensors(self.path, tensors, {"backbone": self.origin}, self.session.ranks)
-        self._saved, self._saved_at = len(self.known), time.monotonic()
+        self._saved, self._saved_at = len(self), time.monotonic()
 
 
 def open_features(
@@ -93,7 +117,7 @@ def open_features(
         finally:
             if ranks.size == 1:
                 cache.save()
-    rows_MD = _rows([cache.known[digest] for digest in digests], backbone.num_features)
+    rows_MD = cache.features(digests)
     features_ND = ranks.gather_rows(rows_MD, ranks.gather(len(rows_MD)))
     everything = [bytes.fromhex(one) for part in ranks.gather([d.hex() for d in digests]) for one in part]
     if ranks.size > 1:
@@ -110,11 +134,12 @@ def _embed_missing(
     """Return the digests of the readable samples, all of which are in the cache then, and the others."""
     reasons: dict[int, str] = {}
     digests = _digests(samples, reasons)
-    missing, seen = [], set(cache.known)
+    missing, seen = [], set[Digest]()
     for position, digest in enumerate(digests):
-        if digest is not None and digest not in seen:
+        if digest is not None and digest not in cache and digest not in seen:
             missing.append(position)
             seen.add(digest)
+    cache.make_room(len(missing))
     advance(len(samples) - len(missing))
     for positions, pixels in _decoded(samples, missing, backbone):
         found = {p: one for p, one in zip(positions, pixels, strict=True) if not isinstance(one, str)}
@@ -124,7 +149,7 @@ def _embed_missing(
             cache.add([digest for p in found if (digest := digests[p]) is not None], features_BD)
         advance(len(positions))
     for position, digest in enumerate(digests):  # the same bytes as one that could not be read
-        if digest is not None and digest not in cache.known and position not in reasons:
+        if digest is not None and digest not in cache and position not in reasons:
             first = digests.index(digest)
             reasons[position] = reasons[first]
     kept = [digest for p, digest in enumerate(digests) if p not in reasons and digest is not None]
@@ -186,7 +211,3 @@ def _digest(samples: Samples, position: int) -> Digest:
         return hashlib.sha256(store.encoded(row)).digest()
     pixels = store.read(row)
     return hashlib.sha256(str(pixels.shape).encode() + np.ascontiguousarray(pixels).tobytes()).digest()
-
-
-def _rows(rows: Sequence[Tensor], width: int) -> Tensor:
-    return torch.stack([*rows]) if rows else torch.zeros(0, width)
