@@ -26,8 +26,8 @@ from pmal.ensemble.training import training_set
 from pmal.mining import mine_prototypes
 from pmal.optimization.learner import embed_prototypes
 from pmal.optimization.training import PrototypeTrainingSet
-from pmal.pipeline import describe
 from pmal.rejection.scores import Reference, unknown_scores
+from pmal.reporting.about import describe
 from pmal.reporting.metrics import auroc
 from pmal.serving.bundle import load_model
 

@@ -23,14 +23,14 @@ from pmal._runtime.manifest import describe_environment
 from pmal._runtime.runs import RunFolder, open_run, read_config
 from pmal._runtime.session import Session, open_session
 from pmal._runtime.stages import check_stages
-from pmal._runtime.text import printable
-from pmal.config import RunConfig, to_settings
+from pmal.config import RunConfig
 from pmal.data.parts import Part, image_shape
 from pmal.data.task import Task, cost_of_few, open_task
 from pmal.encoders.choice import check_encoder
 from pmal.ensemble.classifier import Classifier, ClassifierSpec
 from pmal.ensemble.classifiers import change_head, check_data, load_classifiers, rehearse, train_classifiers
 from pmal.ensemble.embeddings import embed_training_set
+from pmal.ensemble.forecast import forecast
 from pmal.ensemble.heads import check_heads, first_head
 from pmal.ensemble.inputs import Inputs, keep_backbone, run_inputs
 from pmal.ensemble.length import with_enough_steps
@@ -42,6 +42,7 @@ from pmal.mining.run import mine_run
 from pmal.optimization.training import optimize_embedding
 from pmal.rejection.building import build_model, check_score, for_images
 from pmal.rejection.folding import calibrate_in_turn
+from pmal.reporting.about import describe
 from pmal.reporting.cost import image_passes
 from pmal.reporting.evaluation import check_unchanged, measure_model
 from pmal.serving.bundle import load_model, save_model
@@ -72,7 +73,8 @@ def fit(
     inputs = run_inputs(config, image_shape(task.train, config.data), out, session, write=True)
     rehearse(inputs.spec(config.encoder, task.class_names, first_head(config)), config)
     config, length = with_enough_steps(config, len(task.train))
-    for note in filter(None, (length, cost_of_few(task, config.rejection.accept))):
+    time_needed = forecast(config, task, inputs, image_passes(config, len(task.class_names)), out, session)
+    for note in filter(None, (length, cost_of_few(task, config.rejection.accept), time_needed)):
         session.display.say(note)
     with open_run(out, config, start, ranks) as run:
         for stage in run_stages(config, task, inputs, run, session.logging_to(run.log)):
@@ -192,25 +194,3 @@ def check_config(config: RunConfig) -> None:
     check_heads(config)
     check_score(config)
     check_settings(config.mining)
-
-
-def describe(config: RunConfig, task: Task) -> dict[str, Any]:
-    """What stands beside every figure of the run. Of several classifiers, the first is measured."""
-    settings = to_settings(config)
-    about = {
-        "source": printable(Path(config.data.source).name),
-        "split": task.split.label,
-        "known_classes": len(task.class_names),
-        "unknown_classes": 0 if task.unknown is None else len(set(task.unknown.labels.tolist())),
-        "method": config.method,
-        "method_options": settings["method_options"],
-        "classifiers": config.classifiers,
-        "encoder": config.encoder.name,
-        "projection": config.encoder.projection,
-        "epochs": config.training.epochs,
-        "passes": image_passes(config, len(task.class_names)),
-        "augmentation": config.data.augmentation,
-        "seed": config.seed,
-    }
-    phases = ("mining", "optimization") if METHODS[config.method].mines else ()
-    return {"about": about | {name: settings[name] for name in phases}}

@@ -14,7 +14,7 @@ from pmal.config import EncoderConfig, Resources, RunConfig, build
 from pmal.data.batches import ResidentImages
 from pmal.ensemble import classifiers
 from pmal.ensemble.classifier import ClassifierSpec
-from pmal.ensemble.classifiers import is_long, networks_at_once, train_classifiers
+from pmal.ensemble.classifiers import networks_at_once, train_classifiers
 from pmal.ensemble.training import TrainingSet
 
 CPU = torch.device("cpu")
@@ -102,14 +102,3 @@ def test_which_networks_fill_a_gpu(encoder, image_size, batch_size, expected):
     config = dataclasses.replace(CONFIG.training, batch_size=batch_size)
     session = Session(torch.device("cuda"), Resources(), Silent())
     assert networks_at_once(spec, config, data, session) == expected
-
-
-@pytest.mark.parametrize(
-    ("encoder", "size", "epochs", "expected"),
-    [("oscri", 32, 100, True), ("oscri", 32, 1, False), ("small", 28, 30, False)],
-)
-def test_a_training_that_takes_a_cpu_hours_is_said_so(encoder, size, epochs, expected):
-    images = torch.empty(6000, 1, dtype=torch.uint8)
-    data = TrainingSet(ResidentImages(images, CPU), torch.zeros(6000), np.arange(6000))
-    spec = ClassifierSpec(EncoderConfig(encoder), ("a", "b"), size, 3)
-    assert is_long(spec, dataclasses.replace(CONFIG.training, epochs=epochs), data) == expected

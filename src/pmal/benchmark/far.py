@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pmal import pipeline
 from pmal._runtime.manifest import describe_environment
 from pmal._runtime.runs import CONFIG, read_config
 from pmal._runtime.session import Session
@@ -29,6 +28,7 @@ from pmal.rejection.training_scores import (
     kept_embeddings,
     training_embeddings,
 )
+from pmal.reporting.about import describe
 from pmal.reporting.evaluation import check_unchanged
 from pmal.serving.bundle import describe_model, load_model
 from pmal.serving.predict import check_takes_images, find_model
@@ -78,13 +78,13 @@ def open_subject(folder: Path, session: Session, options: FarOptions) -> Subject
         config = read_config(run)
         task = open_task(config.data, session.resources.data_root)
         task = check_unchanged(run, task, spec.class_names)
-        about |= pipeline.describe(config, task)["about"]
+        about |= describe(config, task)["about"]
         return Subject(model, task, about)
     if options.data is None:
         raise UsageError(f"{folder}: a model without its run: name the set that it was trained on (--data)")
     data = DataConfig(source=options.data, family="named", known=spec.class_names)
     task = open_task(data, session.resources.data_root)
-    about |= pipeline.describe(RunConfig(data=data), task)["about"]
+    about |= describe(RunConfig(data=data), task)["about"]
     names = ("model", "source", "split", "known_classes", "unknown_classes")
     return Subject(model, task, {name: about[name] for name in names} | {"encoder": spec.network_name})
 

@@ -28,6 +28,7 @@ from pmal.data.parts import image_shape
 from pmal.data.task import open_task
 from pmal.ensemble.inputs import run_inputs
 from pmal.mining import PrototypeSet, QualityOptions, mine_spaces
+from pmal.reporting.about import describe
 
 
 def measure_fluctuation(config: RunConfig, run: Path, session: Session) -> dict[str, Any]:
@@ -47,7 +48,7 @@ def measure_fluctuation(config: RunConfig, run: Path, session: Session) -> dict[
         ]
     figures = compare_minings(mined, spaces[0][0], torch.as_tensor(samples.ids), samples.labels)
     about = {"manifest": describe_environment(session.device)}
-    return pipeline.describe(config, task) | figures | about
+    return describe(config, task) | figures | about
 
 
 def compare_minings(

@@ -17,6 +17,7 @@ from pmal.ensemble.classifiers import load_classifiers
 from pmal.ensemble.embeddings import embed_images
 from pmal.ensemble.inputs import run_inputs
 from pmal.rejection.scores import LOGIT_SCORES
+from pmal.reporting.about import describe
 from pmal.reporting.evaluation import evaluate
 
 
@@ -33,7 +34,7 @@ def measure_ensemble(config: RunConfig, run: Path, session: Session) -> dict[str
     scores = [{name: score(one) for name, score in LOGIT_SCORES.items()} for one in (logits_NK, *unknown)]
     figures = evaluate(logits_NK, labels_N, scores[0], scores[1] if unknown else None)
     about = {"manifest": {"images": task.drawn(), **describe_environment(session.device)}}
-    return pipeline.describe(config, task) | figures | about
+    return describe(config, task) | figures | about
 
 
 def mean_logits(classifiers: list[Classifier], parts: list[Part], session: Session) -> list[torch.Tensor]:

@@ -1,7 +1,7 @@
 """U classifiers from U independent random streams of one seed, each in its own folder."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,8 +38,6 @@ AT_ONCE = 2
 LARGEST_STEP = 5e11
 """Weights x pixels of an image x images of a batch up to which networks train side by side: larger ones fill
 a GPU by themselves. Of OSCRI at 32 px and a batch of 128 it is 1.3e11, of WRN-40-4 1.2e12."""
-LONG_ON_CPU = 5e14
-"""Weights x pixels of an image x images of all epochs: about an hour on two cores."""
 
 
 def train_classifiers(
@@ -62,11 +60,6 @@ def train_classifiers(
 
     missing = [index for index, place in places.items() if not has_tensors(place / "weights", ranks)]
     classifiers = {index: load(index) for index in places if index not in missing}
-    if missing and session.device.type == "cpu" and is_long(spec, config.training, data):
-        fix = "`--encoder small` and fewer `--epochs` take less, a GPU takes minutes"
-        session.display.say(
-            f"{spec.encoder.name} for {config.training.epochs} epochs, on a CPU: hours; {fix}"
-        )
     size = networks_at_once(spec, config.training, data, session) if len(missing) > 1 else 1
     for group in (missing[i : i + size] for i in range(0, len(missing), size)):
         seeds = {index: stream(config.seed, "classifier", index) for index in group}
@@ -110,11 +103,6 @@ def networks_at_once(
         return 1
     step = weights_times_pixels(spec) * min(config.batch_size, len(data.images))
     return AT_ONCE if step <= LARGEST_STEP else 1
-
-
-def is_long(spec: ClassifierSpec, config: TrainingConfig, data: TrainingSet) -> bool:
-    """Whether one training takes a CPU hours."""
-    return weights_times_pixels(spec) * len(data.images) * config.epochs > LONG_ON_CPU
 
 
 def load_classifiers(
@@ -177,15 +165,27 @@ def _rehearse(spec: ClassifierSpec, config: RunConfig) -> None:
     heads = [spec.head, *([final_head(config)] if METHODS[config.method].final else [])]
     learning_rate(config.training.epochs, 1, config.training)
     for head in heads:
+        trial_step(replace(spec, head=head), config)(images)
+
+
+def trial_step(spec: ClassifierSpec, config: RunConfig) -> Callable[[torch.Tensor], None]:
+    """Return a training step of a network that is thrown away, on images of its first class, on the CPU.
+
+    The stream of random numbers stays where it was.
+    """
+    with seeded(0, torch.device("cpu")):
+        model = Classifier(spec)
+        if spec.encoder.weights:
+            load_initial(model.encoder, Path(spec.encoder.weights))
+        network, objective = make_learner(model, config, flip=True, seed=0)
+    optimizer = make_optimizer(network, config.training)
+    step = EagerStep(objective, optimizer, None, config.training.precision, lambda loss: None)
+
+    def take(images: torch.Tensor) -> None:
         with seeded(0, torch.device("cpu")):
-            model = Classifier(replace(spec, head=head))
-            if spec.encoder.weights:
-                load_initial(model.encoder, Path(spec.encoder.weights))
-            network, objective = make_learner(model, config, flip=True, seed=0)
-            optimizer = make_optimizer(network, config.training)
-            EagerStep(objective, optimizer, None, config.training.precision, lambda loss: None)(
-                images, torch.zeros(2, dtype=torch.int64)
-            )
+            step(images, torch.zeros(len(images), dtype=torch.int64))
+
+    return take
 
 
 def untrained(spec: ClassifierSpec, mean_C: torch.Tensor, std_C: torch.Tensor, seed: int) -> Classifier:

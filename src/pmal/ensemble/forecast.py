@@ -1,0 +1,108 @@
+"""How long a run takes on a CPU, told before it starts."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from pmal._runtime.progress import Silent
+from pmal._runtime.session import Session
+from pmal._runtime.text import duration
+from pmal.config import RunConfig
+from pmal.data.task import Task
+from pmal.encoders.choice import PHOTOS
+from pmal.encoders.pretrained import Backbone, weights_missing
+from pmal.ensemble.classifier import ClassifierSpec
+from pmal.ensemble.classifiers import trial_step
+from pmal.ensemble.heads import first_head
+from pmal.ensemble.inputs import Inputs
+
+WORTH_SAYING, LONG = 60.0, 600.0
+"""Seconds from which on an estimate is printed, and from which on it is a warning with what takes less."""
+IMAGES = 16
+"""Images that are timed: enough to fill the cores, few enough for the largest networks."""
+
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a run does: images that a frozen network embeds, and images that go through a training step."""
+
+    embedded: int
+    trained: float
+
+
+def forecast(
+    config: RunConfig, task: Task, inputs: Inputs, passes: float, out: Path, session: Session
+) -> str:
+    """Return one line about how long a new run takes; empty where it is short or goes on, and on a GPU.
+
+    A step on a GPU is compiled and captured, which takes longer than the estimate is worth.
+    """
+    unheard = isinstance(session.display, Silent)
+    if unheard or session.device.type != "cpu" or (out / "classifiers").exists():
+        return ""
+    frozen = inputs.backbone is not None
+    spec = inputs.spec(config.encoder, task.class_names, first_head(config))
+    seconds = seconds_needed(work_of(task, passes, frozen), spec, config, inputs.backbone)
+    return describe_time(seconds, config.encoder.name, frozen)
+
+
+def work_of(task: Task, passes: float, frozen: bool) -> Work:
+    """Return the work of a run with so many passes per training image; folds are trainings of their own."""
+    folds = task.folds * (1 - 1 / task.folds) if task.folds else 0.0
+    parts = [part for part in (task.train, task.held_out, task.test, task.unknown) if part is not None]
+    return Work(sum(map(len, parts)) if frozen else 0, passes * len(task.train) * (1 + folds))
+
+
+def seconds_needed(
+    work: Work,
+    spec: ClassifierSpec,
+    config: RunConfig,
+    backbone: Backbone | None,
+    clock: Clock = time.perf_counter,
+) -> float:
+    """Return how long the work takes on this CPU, from the time of a few blank images."""
+    shape = (spec.channels, spec.image_size, spec.image_size)
+    images = torch.zeros(IMAGES, *shape, dtype=spec.dtype)
+    step = trial_step(spec, config)
+    seconds = work.trained / IMAGES * _timed(lambda: step(images), clock)
+    if backbone is not None and work.embedded:
+        pixels = torch.zeros(IMAGES, 3, backbone.image_size, backbone.image_size, dtype=torch.uint8)
+        seconds += work.embedded / IMAGES * _timed(lambda: backbone(pixels), clock)
+    return seconds
+
+
+def describe_time(seconds: float, encoder: str, frozen: bool) -> str:
+    """Return one line about a run that takes so long; empty where it is short.
+
+    >>> describe_time(42, "small", frozen=False), describe_time(150, "small", frozen=False)
+    ('', 'about 2 min 30 s on this CPU')
+    >>> describe_time(7300, "small", frozen=True)
+    'warning: about 2 h 01 min on this CPU: fewer --epochs or a GPU take less'
+    """
+    if seconds < WORTH_SAYING:
+        return ""
+    text = f"about {duration(seconds)} on this CPU"
+    if seconds < LONG:
+        return text
+    faster = [] if frozen else [_faster_encoder(encoder)]
+    ways = [way for way in (*faster, "fewer --epochs") if way]
+    return f"warning: {text}: {', '.join(ways)} or a GPU take less"
+
+
+def _faster_encoder(encoder: str) -> str:
+    if weights_missing(PHOTOS) is None:
+        return f"--encoder {PHOTOS} (pretrained, for photos)"
+    return "" if encoder == "small" else "--encoder small"
+
+
+def _timed(call: Callable[[], object], clock: Clock) -> float:
+    """Return the seconds of the second call: the first one allocates and chooses kernels."""
+    call()
+    start = clock()
+    call()
+    return clock() - start

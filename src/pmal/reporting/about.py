@@ -1,0 +1,32 @@
+"""What stands beside the figures of a run: data, split, method and settings."""
+
+from pathlib import Path
+from typing import Any
+
+from pmal._runtime.text import printable
+from pmal.config import RunConfig, to_settings
+from pmal.data.task import Task
+from pmal.methods import METHODS
+from pmal.reporting.cost import image_passes
+
+
+def describe(config: RunConfig, task: Task) -> dict[str, Any]:
+    """What stands beside every figure of the run. Of several classifiers, the first is measured."""
+    settings = to_settings(config)
+    about = {
+        "source": printable(Path(config.data.source).name),
+        "split": task.split.label,
+        "known_classes": len(task.class_names),
+        "unknown_classes": 0 if task.unknown is None else len(set(task.unknown.labels.tolist())),
+        "method": config.method,
+        "method_options": settings["method_options"],
+        "classifiers": config.classifiers,
+        "encoder": config.encoder.name,
+        "projection": config.encoder.projection,
+        "epochs": config.training.epochs,
+        "passes": image_passes(config, len(task.class_names)),
+        "augmentation": config.data.augmentation,
+        "seed": config.seed,
+    }
+    phases = ("mining", "optimization") if METHODS[config.method].mines else ()
+    return {"about": about | {name: settings[name] for name in phases}}
