@@ -140,7 +140,7 @@ class DecisionGraph(nn.Module):
         """As `OpenSetModel.far_limit`."""
         if self.penalty is None:
             return torch.full_like(limits_K[0], math.inf)
-        units = (limits_K.amax() - self.usual).clamp(min=0.0) / self.penalty.unit
+        units = (limits_K.amax(dim=0) - self.usual).clamp(min=0.0) / self.penalty.unit
         return self.penalty.usual + self.penalty.spread * (
             units if self.penalty.linear else (units / WEIGHT).sqrt()
         )
