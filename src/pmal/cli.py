@@ -202,7 +202,7 @@ def predict(
     out = sys.stdout
     quiet = as_json or (as_csv and out.isatty())
     advice = "not every image was answered"
-    rule = {"score": score, "accept": accept, "per_class": per_class, "threshold": threshold}
+    rule: dict[str, Any] = {"score": score, "accept": accept, "per_class": per_class, "threshold": threshold}
     if run.suffix == ".onnx" and not run.is_dir():
         display = start_display(quiet, advice)
         if half:

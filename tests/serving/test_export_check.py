@@ -20,6 +20,8 @@ IMAGES = Images(some_images(), "some")
 class Fixed:
     """An exported model that answers what it is told to; `alone`: what it says in smaller batches."""
 
+    takes_accept = False
+
     def __init__(self, answer, alone=None):
         self.answer, self.alone = answer, alone or {}
 

@@ -101,6 +101,8 @@ def test_an_image_at_the_threshold_is_counted_and_not_refused():
 
 
 class _Fixed:
+    takes_accept = False
+
     def __init__(self, answer):
         self.answer = answer
 

@@ -124,6 +124,7 @@ GRAPH = ([IMAGES], [*SINGLE, *WIDE, entry("attention", "", "batch", 4)])
 def test_a_graph_that_is_not_ours_is_refused(monkeypatch, inputs, outputs):
     def use(inputs, outputs):
         session = SimpleNamespace(get_inputs=lambda: inputs, get_outputs=lambda: outputs)
+        session.get_overridable_initializers = list
         monkeypatch.setattr(module, "_open_session", lambda *_: session)
 
     data = exported("distance")[1].data

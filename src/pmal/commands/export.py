@@ -75,17 +75,18 @@ def export(
         print(f"{file}: {len(found.data):,} bytes\nmodel card: {card}")
 
 
-def open_exported(path: Path, device: str, **rule: Any) -> "OnnxModel":
-    """The model of an exported file, which decides as it was exported."""
+def open_exported(path: Path, device: str, accept: float | None = None, **rule: Any) -> "OnnxModel":
+    """The model of an exported file, which decides as it was exported, but for the acceptance rate."""
     if any(value is not None for value in rule.values()):
-        fix = "give --score, --accept, --per-class and --threshold to `pmal export`, or name the run"
+        fix = "give --score, --per-class and --threshold to `pmal export`, or name the run"
         raise UsageError(f"the rule of {path} is part of it: {fix}")
     if device not in ("auto", "cpu"):
         raise UsageError(f"--device {device}: an exported model runs on the CPU: leave --device out")
 
     from pmal.serving.onnx_model import OnnxModel
 
-    return OnnxModel.load(path)
+    model = OnnxModel.load(path)
+    return model if accept is None else model.with_accept(accept)
 
 
 def _metrics(run: Path) -> dict[str, Any] | None:

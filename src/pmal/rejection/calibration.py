@@ -75,15 +75,15 @@ class Calibration:
 
     def class_thresholds(self, score: str, accept: float, num_classes: int) -> tuple[Threshold, ...]:
         """One per predicted class."""
-        return per_class_thresholds(self.of(score), self._predictions(score), num_classes, accept)
+        return per_class_thresholds(self.of(score), self.predicted(score), num_classes, accept)
 
     def by_class(self, score: str, accept: float, num_classes: int) -> list[torch.Tensor]:
         """Known scores of each predicted class; of all classes for one that has no threshold of its own."""
-        known_N, predictions_N = self.of(score), self._predictions(score)
+        known_N, predictions_N = self.of(score), self.predicted(score)
         thresholds = self.class_thresholds(score, accept, num_classes)
         return [known_N if t.pooled else known_N[predictions_N == k] for k, t in enumerate(thresholds)]
 
-    def _predictions(self, score: str) -> torch.Tensor:
+    def predicted(self, score: str) -> torch.Tensor:
         """Of the images that a score is there of."""
         whole = len(self.of(score)) == len(self.predictions)
         return self.predictions if whole else self.predictions[_second_half(len(self.predictions))]

@@ -291,6 +291,23 @@ def _rank(samples: int, accept: float) -> int:
     return math.ceil((samples + 1) * _exact_share(accept))
 
 
+def largest_rates(samples: int) -> Floats:
+    """Return for each rank from 1 on the largest acceptance rate whose threshold has this rank, (samples,).
+
+    >>> largest_rates(3).tolist()
+    [0.25, 0.5, 0.75]
+    """
+    return np.array([_largest_rate(rank, samples) for rank in range(1, samples + 1)], dtype=np.float64)
+
+
+def _largest_rate(rank: int, samples: int) -> float:
+    """Return a float next to rank / (samples + 1), because a rate counts as it is written."""
+    rate = math.nextafter(rank / (samples + 1), 1.0)
+    while _rank(samples, rate) > rank:
+        rate = math.nextafter(rate, 0.0)
+    return rate
+
+
 def _width(threshold: Threshold) -> float:
     low, high = threshold.accepted_range or (1.0, 1.0)
     return high - low

@@ -10,7 +10,7 @@ N images, B of them in a batch.
 """
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +36,8 @@ EMBEDDING = 1e-4
 """Share of its length by which an embedding may differ. Measured: 1e-6 at most."""
 SMALL_BATCHES, REPEATED = (1, 7), 15
 """Other sizes of a batch, and how many images are asked again in them."""
+OTHER_RATES = (0.8, 0.9)
+"""Of acceptance; the first that is not the model's own is asked for as well."""
 RANDOM_IMAGES, PART_LIMIT = 64, 1000
 
 Floats = NDArray[np.float64]
@@ -72,6 +74,14 @@ def check_parity(model: OpenSetModel, exported: OnnxModel, images: Images) -> Pa
     far = torch.from_numpy(found["typicality"])
     _compare(model.answer_embedded(z, logits, far), found, spread, SAME_INPUT, "the same embeddings")
     _compare_weights(model, z, found)
+    if exported.takes_accept:
+        rate = next(rate for rate in OTHER_RATES if rate != model.rule.accept)
+        other = replace(model, rule=replace(model.rule, accept=rate)).answer_embedded(z, logits, far)
+        asked = exported.with_accept(rate).run(pixels)
+        _compare(other, asked, spread, ROUNDED, f"accept {rate}")
+        same_N = asked["nearest"] == other.nearest.numpy()
+        if not (asked["threshold"] == other.limits.numpy())[same_N].all():
+            raise _refusal("thresholds differ", f"accept {rate}")
     largest, differ = _compare(expected, found, spread, ROUNDED, f"batches of {BATCH}")
     for batch in SMALL_BATCHES:
         few = exported.run(pixels[:REPEATED], batch)

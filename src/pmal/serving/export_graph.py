@@ -16,6 +16,7 @@ from pmal.ensemble.heads import scores_of
 from pmal.optimization import DISTANCES
 from pmal.optimization.distances import attention_weights
 from pmal.rejection.model import OpenSetModel
+from pmal.rejection.penalty import WEIGHT
 from pmal.rejection.scores import (
     LOGIT_SCORES,
     NEIGHBORS,
@@ -26,6 +27,7 @@ from pmal.rejection.scores import (
     surprise_curve,
 )
 from pmal.rejection.typicality import embed_with_typicality
+from pmal.serving.export_limits import KnownScores
 
 _NONE: tuple[Tensor, ...] = ()
 
@@ -62,8 +64,7 @@ class DecisionGraph(nn.Module):
     mask_KT: Tensor
     training_ND: Tensor
     limits_K: Tensor
-    known: Tensor
-    counts: Tensor
+    accept: Tensor
 
     def __init__(self, model: OpenSetModel) -> None:
         super().__init__()
@@ -71,7 +72,10 @@ class DecisionGraph(nn.Module):
         self.score, reference = model.deciding_score(), model.reference
         self.typicality, self.penalty = model.typicality, model.penalty
         self.register_buffer("limits_K", model.limits())
-        self._keep_known(model)
+        self.register_buffer("accept", torch.tensor(model.rule.accept, dtype=torch.float64))
+        self.known = KnownScores(model) if model.calibration else None
+        self.takes_accept = self.known is not None and model.rule.threshold is None
+        self.usual = _usual_score(model)
         self.scale = model.calibration.scale if model.calibration else None
         parts = self.scale.quantiles if self.scale and self.score == "combined" else {}
         self.surprise = nn.ModuleDict({name: Surprise(values) for name, values in parts.items()})
@@ -83,10 +87,20 @@ class DecisionGraph(nn.Module):
     def output_names(self) -> tuple[str, ...]:
         """In the order of what `forward` returns."""
         decision = ("label", "nearest", "score", "threshold")
-        names = (*decision, "probabilities", "logits", "embedding", "typicality", "p_value")
+        names = (
+            *decision,
+            "probabilities",
+            "logits",
+            "embedding",
+            "typicality",
+            "p_value",
+            "typicality_threshold",
+        )
         return (*names, "distances", "attention") if self.measure else names
 
-    def forward(self, images_BCHW: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, images_BCHW: Tensor, accept: Tensor | None = None) -> tuple[Tensor, ...]:
+        """accept: a share of known images, float64 (); None: that of the rule."""
+        accept = self.accept if accept is None else accept
         if images_BCHW.ndim == 2:  # embeddings (B, D), each of which is one pixel to the network
             images_BCHW = images_BCHW[:, :, None, None]
         z_BD, logits_BK0, far_B = embed_with_typicality(self.network, self.typicality, images_BCHW)
@@ -103,28 +117,33 @@ class DecisionGraph(nn.Module):
         score_B = self._score(self.score, z_BD, logits_BK0, *reference[:1])
         if self.penalty is not None:
             score_B = score_B + self.penalty(far_B)
-        limit_B = self.limits_K[nearest_B]
-        accepted_B = (score_B <= limit_B) & (score_B < math.inf)
+        limits_K = self._limits(accept)
+        limit_B = limits_K[nearest_B]
+        # Said once more: a score of minus infinity would pass where there is no acceptance rate.
+        accepted_B = (score_B <= limit_B) & (score_B < math.inf) & (limit_B > -math.inf)
         label_B = nearest_B.where(accepted_B, -1)
         probabilities_BK0 = logits_BK0.double().softmax(dim=1)
-        own = probabilities_BK0, logits_BK0, z_BD, far_B, self._p_values(nearest_B, score_B)
+        p_value_B = torch.full_like(score_B, math.nan)
+        if self.known is not None:
+            p_value_B = self.known.p_values(nearest_B, score_B, accept)
+        far_limit_B = self._far_limit(limits_K).expand_as(score_B)
+        own = probabilities_BK0, logits_BK0, z_BD, far_B, p_value_B, far_limit_B
         return label_B, nearest_B, score_B, limit_B, *own, *reference
 
-    def _p_values(self, nearest_B: Tensor, score_B: Tensor) -> Tensor:
-        """As `OpenSetModel.p_values`: known scores are compared one by one, where a sorted list is halved."""
-        if not self.counts.numel():
-            return torch.full_like(score_B, math.nan)
-        row_B = nearest_B.clamp(max=len(self.counts) - 1)
-        at_least_B = (self.known[row_B] >= score_B[:, None]).sum(dim=1).double()
-        return (1 + at_least_B) / (self.counts[row_B] + 1)
+    def _limits(self, accept: Tensor) -> Tensor:
+        """Return the threshold of each class; minus infinity for what is no acceptance rate."""
+        if self.known is None or not self.takes_accept:
+            return self.limits_K
+        return self.known.limits(accept).where((accept > 0) & (accept < 1), -math.inf)
 
-    def _keep_known(self, model: OpenSetModel) -> None:
-        """Scores of held-out images: of each class, or in one row for all."""
-        groups = model.known_scores
-        most = max(map(len, groups), default=0)
-        rows = [nn.functional.pad(known, (0, most - len(known)), value=-math.inf) for known in groups]
-        self.register_buffer("known", torch.stack(rows) if rows else torch.zeros(0, 0).double())
-        self.register_buffer("counts", torch.tensor([len(known) for known in groups], dtype=torch.float64))
+    def _far_limit(self, limits_K: Tensor) -> Tensor:
+        """As `OpenSetModel.far_limit`."""
+        if self.penalty is None:
+            return torch.full_like(limits_K[0], math.inf)
+        units = (limits_K.amax(dim=0) - self.usual).clamp(min=0.0) / self.penalty.unit
+        return self.penalty.usual + self.penalty.spread * (
+            units if self.penalty.linear else (units / WEIGHT).sqrt()
+        )
 
     def _score(self, name: str, z_BD: Tensor, logits_BK: Tensor, *distances_BK: Tensor) -> Tensor:
         if name in LOGIT_SCORES:
@@ -149,3 +168,10 @@ class DecisionGraph(nn.Module):
         self.register_buffer("prototypes_KTD", reference.prototypes_KTD)
         self.register_buffer("mask_KT", reference.mask_KT)
         self.register_buffer("training_ND", reference.training_ND)
+
+
+def _usual_score(model: OpenSetModel) -> float:
+    """Return the near score of a usual known image, which a penalty is added to."""
+    if model.penalty is None or model.calibration is None:
+        return 0.0
+    return float(model.calibration.of(model.rule.score).nanmedian())

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 import pmal
@@ -19,7 +20,7 @@ from pmal.errors import PmalError, UsageError, first_line
 from pmal.rejection.model import OpenSetModel
 from pmal.serving.export_check import Images, Parity, check_parity
 from pmal.serving.export_graph import DecisionGraph
-from pmal.serving.onnx_model import FILE_LIMIT, OnnxHeader, OnnxModel
+from pmal.serving.onnx_model import ACCEPT, FILE_LIMIT, OnnxHeader, OnnxModel
 
 FORMATS = ("onnx",)
 
@@ -95,10 +96,15 @@ def build_onnx(model: OpenSetModel, header: OnnxHeader) -> bytes:
     try:
         # Held back: in callbacks of weak references, of which the exporter has many, an interruption is lost.
         with _quiet_exporter(), deferred_signals(), torch.no_grad():
-            traced = torch.export.export(graph, (example,), dynamic_shapes=({0: torch.export.Dim("batch")},))
+            given: tuple[torch.Tensor, ...] = (example,)
+            names = [header.input_name]
+            shapes: tuple[dict[int, Any], ...] = ({0: torch.export.Dim("batch")},)
+            if graph.takes_accept:
+                given, names, shapes = (example, graph.accept), [*names, ACCEPT], (*shapes, {})
+            traced = torch.export.export(graph, given, dynamic_shapes=shapes)
             program = torch.onnx.export(
                 traced,
-                input_names=[header.input_name],
+                input_names=names,
                 output_names=list(graph.output_names),
                 dynamo=True,
                 external_data=False,
@@ -125,6 +131,10 @@ def _tell_apart(program: Any) -> None:
 def _serialize(program: Any, header: OnnxHeader) -> bytes:
     _tell_apart(program)
     proto = program.model_proto
+    if any(value.name == ACCEPT for value in proto.graph.input):
+        # An input that has a value, too, may be left out.
+        rate = np.array(header.accept, dtype=np.float64)
+        proto.graph.initializer.append(importlib.import_module("onnx").numpy_helper.from_array(rate, ACCEPT))
     proto.producer_name, proto.producer_version = "pmal", header.pmal
     # The exporter notes where in the source each node came from, with the paths of this machine.
     for part in (proto.graph, *proto.graph.node, *proto.graph.value_info, *proto.graph.initializer):

@@ -91,6 +91,7 @@ OUTPUTS = {
     "embedding": "(B, D) float32",
     "typicality": "(B,) float64: how unlike all training images it is; larger is less like them",
     "p_value": "(B,) float64: how often known images look at least as unknown",
+    "typicality_threshold": "(B,) float64: above it, the typicality alone makes a usual image unknown",
 }
 WITH_PROTOTYPES = {
     "distances": "(B, {all}) float64: to the prototypes of each class",
@@ -219,8 +220,12 @@ def _usage(file: str, header: OnnxHeader, prototypes: bool) -> str:
     code = (ROWS_SNIPPET if header.takes_rows else SNIPPET).replace("FILE", repr(file), 1)
     shape = ", ".join(map(str, ["B", *header.input_shape]))
     kind, example = ("float32", "other.npz") if header.takes_rows else ("uint8", "image.png")
+    rate = ""
+    if header.accept is not None:
+        rate = " Input `accept`, which may be left out: float64 scalar, another share of known images to"
+        rate += f" accept than {header.accept:g}."
     return (
-        f"Input `{header.input_name}`: {kind} ({shape}), at least one. Outputs:\n\n"
+        f"Input `{header.input_name}`: {kind} ({shape}), at least one.{rate} Outputs:\n\n"
         f"{outputs}\n\nClass names and the rest are in the metadata of the file.\n\n"
         f"```sh\npmal predict {shlex.quote(printable(file))} {example}\n```\n\n"
         f"```python\n{code}```"

@@ -3,6 +3,7 @@
 B images, K classes, T prototypes of the class that has most.
 """
 
+import copy
 import importlib
 import json
 import os
@@ -39,6 +40,8 @@ BATCH_NUMBERS = 1 << 25
 """Of what the prototypes answer (images x classes x channels), at a time: a quarter of a GiB."""
 INPUT, ROWS = "images", "embeddings"
 """What the input is called: pixels, or embeddings of another model."""
+ACCEPT = "accept"
+"""The input that may be left out: another acceptance rate."""
 
 Outputs = Mapping[str, NDArray[Any]]
 
@@ -154,6 +157,9 @@ class OnnxModel:
         except DataError as error:
             raise DataError(f"{name}: {error}") from None
         self._session = _open_session(data, name, threads)
+        optional = {value.name: value for value in self._session.get_overridable_initializers()}
+        self.takes_accept = ACCEPT in optional and optional[ACCEPT].type == "tensor(double)"
+        self.accept: float | None = None
         self._outputs = [output.name for output in self._session.get_outputs()]
         self._most = max(1, BATCH_NUMBERS // (len(self.header.class_names) * self._check_signature()))
 
@@ -161,6 +167,17 @@ class OnnxModel:
     def load(cls, path: Path) -> "OnnxModel":
         """From a file, which is refused where it is no exported model."""
         return cls(_read(path), str(path))
+
+    def with_accept(self, accept: float) -> "OnnxModel":
+        """Return the same model with another acceptance rate; refused where its file has none."""
+        if not 0 < accept < 1:
+            raise UsageError(f"accept is {accept}: pass a share above 0 and below 1, such as 0.95")
+        if not self.takes_accept:
+            why = "has a threshold that was set" if self.header.accept is None else "is of an older pmal"
+            raise UsageError(f"--accept: {self.name} {why}: give --accept to `pmal export`")
+        changed = copy.copy(self)
+        changed.accept = accept
+        return changed
 
     def run(self, images_BCHW: Pixels | Vectors, batch: int = BATCH) -> Outputs:
         """All outputs for uint8 images of the model's size and channels, of which there is at least one.
@@ -170,8 +187,9 @@ class OnnxModel:
         batch, name = min(batch, self._most), self.header.input_name
         given = images_BCHW.reshape(len(images_BCHW), *self.header.input_shape)
         starts = range(0, len(given), batch)
+        rate = {} if self.accept is None else {ACCEPT: np.array(self.accept, dtype=np.float64)}
         try:
-            found = [self._session.run(None, {name: given[at : at + batch]}) for at in starts]
+            found = [self._session.run(None, {name: given[at : at + batch], **rate}) for at in starts]
         except Exception as error:  # see _open_session
             raise DataError(f"{self.name}: onnxruntime fails on it ({_reason(error)})") from None
         columns = zip(*found, strict=True)
@@ -197,10 +215,15 @@ class OnnxModel:
             "folder": unicode_name(self.name),
             "classes": len(header.class_names),
             "score": printable(header.score),
-            "accept": header.accept,
+            "accept": header.accept if self.accept is None else self.accept,
             "per_class": header.per_class,
-            "note": printable(header.note),
+            "note": printable(header.note if self.accept is None else self._asked_note()),
         }
+
+    def _asked_note(self) -> str:
+        return (
+            f"asked to accept {100 * (self.accept or 0):.10g} % of known images; exported: {self.header.note}"
+        )
 
     def _rows(self, found: Outputs, names: Sequence[str], top: int) -> Iterator[Row]:
         header, count = self.header, len(self.header.class_names)
@@ -213,13 +236,15 @@ class OnnxModel:
         own_B = np.minimum(nearest_B, header.own_classes - 1)
         probability_B = np.take_along_axis(found["probabilities"], own_B[:, None], axis=1)[:, 0]
         shown = header.prototypes and top
+        # A file of an older pmal has one for all.
+        far_limit_B = found.get("typicality_threshold", np.full(len(names), header.far_threshold))
         for b, name in enumerate(names):
             k = int(nearest_B[b])
             probability = float(probability_B[b]) if k < header.own_classes else None
             weights = found["attention"][b].tolist() if shown else []
             prototypes = strongest_prototypes(header.prototypes[k], weights, top) if shown else []
             near = float(found["score"][b]), float(found["threshold"][b])
-            far = float(found["typicality"][b]), header.far_threshold, float(found["p_value"][b])
+            far = float(found["typicality"][b]), float(far_limit_B[b]), float(found["p_value"][b])
             yield Row(name, int(label_B[b]), k, *near, probability, *far, prototypes)
 
     def _check_signature(self) -> int:
