@@ -68,7 +68,9 @@ def test_the_cost_is_said_and_a_long_one_warned_of():
 
 
 def test_export_answers_like_predict_and_no_folds_are_used(folder, call):  # noqa: F811
-    save_tiny("resnet", folder / "tiny")
+    # Not the random ResNet: some of its channels hardly vary on flat colors (deviation 8e-5), and dividing by
+    # that enlarges the rounding of float32 beyond what an export may differ by.
+    save_tiny("dinov2", folder / "tiny")
     code, out, error = call(*words("run"))
     assert code == 0, error
     assert "frozen" in out
