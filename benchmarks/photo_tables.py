@@ -30,6 +30,16 @@ def curve_table() -> str:
     return "\n".join(lines)
 
 
+def finetuned_table() -> str:
+    """The same run on frozen and on fine-tuned features."""
+    lines = _head("encoder", "features", *FIGURES.values(), "seconds")
+    for (encoder, features), rows in _groups("finetuned", "encoder", "features").items():
+        seconds = [row["seconds"] for row in rows if row["seconds"]]
+        spent = f"{statistics.mean(seconds):.0f}" if seconds else ""
+        lines.append(_line(encoder, features, *_means(rows), spent))
+    return "\n".join(lines)
+
+
 def memory_table() -> str:
     """Peak memory of embedding few and many photographs."""
     lines = _head("photographs", "peak memory, MiB", "seconds")
@@ -62,4 +72,9 @@ def _line(*cells: Any) -> str:
     return f"| {' | '.join(map(str, cells))} |"
 
 
-PHOTO_TABLES = {"photos encoders": encoders_table, "photos curve": curve_table, "photos memory": memory_table}
+PHOTO_TABLES = {
+    "photos encoders": encoders_table,
+    "photos curve": curve_table,
+    "photos finetuned": finetuned_table,
+    "photos memory": memory_table,
+}

@@ -1,6 +1,7 @@
 """Own photos: PMAL on the features of a frozen network, next to what people would use on the same features.
 
     python -m benchmarks.photos encoders --data-root DATA [--draws 3] [--encoders ...]
+    python -m benchmarks.photos finetuned --data-root DATA [--draws 1]
     python -m benchmarks.photos curve --data-root DATA [--draws 3] [--limits ...]
 
 Ten random classes of DATA/photos are known, ten unknown. Every encoder learns from all training images; the
@@ -44,7 +45,7 @@ ACCEPT, FOLDS, NEIGHBORS = 0.95, 10, 5
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", choices=("encoders", "curve"))
+    parser.add_argument("part", choices=("encoders", "curve", "finetuned"))
     parser.add_argument("--data-root", type=Path, required=True)
     parser.add_argument("--draws", type=int, default=3)
     parser.add_argument("--encoders", default="efficientnet_lite0,efficientnet_lite1")
@@ -58,7 +59,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for encoder, limit in cells:
             for draw in range(args.draws):
-                rows += measure(encoder, limit, draw, args.data_root / "photos", Path(folder))
+                if args.part == "finetuned":
+                    rows += measure_finetuned(encoder, draw, args.data_root / "photos", Path(folder))
+                else:
+                    rows += measure(encoder, limit, draw, args.data_root / "photos", Path(folder))
                 write_json(OUT / f"{args.part}.json", {"rows": rows, "manifest": manifest})
     print(f"{len(rows)} rows: {OUT / args.part}.json")
 
@@ -77,9 +81,22 @@ def measure(encoder: str, limit: int, draw: int, photos: Path, folder: Path) -> 
     return rows + [about | {"seconds": None} | row for row in (logistic(features), neighbors(features))]
 
 
-def configure(encoder: str, limit: int, draw: int, photos: Path) -> RunConfig:
+def measure_finetuned(encoder: str, draw: int, photos: Path, folder: Path) -> list[dict[str, Any]]:
+    """Return the figures of one run with fine-tuning of the last blocks, and of its frozen features."""
+    run, session = folder / f"finetuned-{encoder}-{draw}", open_session(Resources(device="cpu"), Lines())
+    config, start = configure(encoder, 0, draw, photos, "last"), time.perf_counter()
+    figures = pipeline.fit(config, run, session)
+    model, seconds = read_json(run / "model" / "model.json"), time.perf_counter() - start
+    about = {"encoder": encoder, "limit": 0, "draw": draw}
+    return [
+        about | {"seconds": None, "features": "frozen"} | pmal_figures(figures["frozen"], model),
+        about | {"seconds": seconds, "features": "fine-tuned, last"} | pmal_figures(figures, model),
+    ]
+
+
+def configure(encoder: str, limit: int, draw: int, photos: Path, finetune: str = "none") -> RunConfig:
     data = {"source": str(photos), "family": "random", "num_known": 10, "split": draw, "limit": limit}
-    given = {"data": data, "encoder": {"name": encoder}}
+    given = {"data": data, "encoder": {"name": encoder, "finetune": finetune}}
     settings, _ = complete_settings(given, None, None, "cpu")
     return build(RunConfig, merge(settings))
 

@@ -118,7 +118,7 @@ def test_a_signal_while_workers_start_is_one_line(tmp_path, uninterrupted, numbe
     words += ["--epochs", 1000]  # on a busy machine the signal may come late: then it finds a training
     returned, lines = stopped(words, number, children=2, wait=wait)  # multiprocessing's own
     assert returned == 128 + number
-    progress = ("reading ", "mean and deviation", "classifier 0: ")
+    progress = ("reading ", "mean and deviation", "classifier 0: ", "about ", "warning: about ")
     [error] = [line for line in lines if not line.startswith(progress)]
     saved = r"classifier 0 is saved at step \d+ of \d+; run the same command again to go on"
     where = "run the same command again to go on where it stopped"

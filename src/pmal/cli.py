@@ -94,6 +94,7 @@ def fit(
     weights: Annotated[
         Path | None, typer.Option(metavar="FILE.safetensors", help=ENCODER_HELP["weights"])
     ] = None,
+    finetune: Annotated[str | None, typer.Option(metavar="last|all", help=ENCODER_HELP["finetune"])] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help=TRAINING_HELP["epochs"])] = None,
     assignments: SetOption = None,
     start: FromOption = None,
@@ -121,7 +122,11 @@ def fit(
         "seed": seed,
         "data": {"source": source, "family": family, "split": split, "known": names, "num_known": num_known},
         # From wherever the run is taken up again.
-        "encoder": {"name": encoder, "weights": str(weights.absolute()) if weights else None},
+        "encoder": {
+            "name": encoder,
+            "weights": str(weights.absolute()) if weights else None,
+            "finetune": finetune,
+        },
         "training": {"epochs": epochs},
     }
     resources = Resources(device, data_root, workers, memory_limit, checkpoint_seconds, cache)

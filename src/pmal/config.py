@@ -144,6 +144,14 @@ class EncoderConfig(Checked):
     """A .safetensors file with the encoder's weights: a pretrained one stays so, others begin with them."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options of that encoder."""
+    finetune: Annotated[str, OneOf(("none", "last", "all"))] = "none"
+    """Train a pretrained network further on your images: none, last (its last quarter) or all of it."""
+    finetune_epochs: Count = 10
+    """Passes of fine-tuning over the training set."""
+    finetune_rate: Annotated[float, Within(0, above=True)] = 0.01
+    """Peak learning rate of the layer that is new; that of a block falls with its distance from it."""
+    finetune_decay: Annotated[float, Within(0, 1, above=True)] = 0.8
+    """Learning rate of a block as a share of that of the block after it."""
     projection: Annotated[str, OneOf(("none", "linear"))] = "none"
     """none, or linear: one more linear layer after the pooling, so that embeddings are not rectified."""
     bias: bool = True

@@ -38,6 +38,9 @@ def complete_settings(
         chosen = given.get(section, {})
         if asked in chosen and instead not in chosen:
             settings = merge(settings, {section: {instead: 0}})
+    if settings.get("encoder", {}).get("finetune", "none") != "none" and "folds" not in given.get("data", {}):
+        # Fine-tuning in every fold would take ten times as long, and one for all has seen what is held out.
+        settings = merge(settings, {"data": {"folds": 0}})
     return settings, note
 
 

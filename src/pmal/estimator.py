@@ -67,6 +67,7 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
     accept: share of known samples that the threshold accepts at least; samples that are held out set it.
     random_state: None, an integer (the seed of `pmal fit`), or a numpy RandomState.
     recipe, epochs: as in `pmal fit`. None: the recipe "precomputed", "sample" or "standard", and its epochs.
+    finetune: "last" or "all": train that much of a pretrained encoder further on the samples. None: nothing.
     held_out: share of each class's samples that is not trained on but sets the threshold; at least 40 in all,
         or a third of the samples where that is less. 0: train on all, without a threshold. None: a tenth; of
         up to 2,000 embeddings or photographs, ten parts are held out in turn, and none is lost to training.
@@ -96,6 +97,7 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         random_state: Any = None,
         *,
         recipe: str | None = None,
+        finetune: str | None = None,
         epochs: int | None = None,
         held_out: float | None = None,
         prototypes_per_class: int | None = None,
@@ -111,6 +113,7 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         self.accept = accept
         self.random_state = random_state
         self.recipe = recipe
+        self.finetune = finetune
         self.epochs = epochs
         self.held_out = held_out
         self.prototypes_per_class = prototypes_per_class

@@ -21,6 +21,7 @@ ARRAYS = "arrays"
 _OPTIONS = {
     "method": ("method",),
     "encoder": ("encoder", "name"),
+    "finetune": ("encoder", "finetune"),
     "score": ("rejection", "score"),
     "accept": ("rejection", "accept"),
     "per_class_threshold": ("rejection", "per_class"),

@@ -30,6 +30,7 @@ from pmal.encoders.choice import check_encoder
 from pmal.ensemble.classifier import Classifier, ClassifierSpec
 from pmal.ensemble.classifiers import change_head, check_data, load_classifiers, rehearse, train_classifiers
 from pmal.ensemble.embeddings import embed_training_set
+from pmal.ensemble.finetuning import check_finetuning, finetune_inputs
 from pmal.ensemble.forecast import forecast
 from pmal.ensemble.heads import check_heads, first_head
 from pmal.ensemble.inputs import Inputs, keep_backbone, run_inputs
@@ -45,6 +46,7 @@ from pmal.rejection.folding import calibrate_in_turn
 from pmal.reporting.about import describe
 from pmal.reporting.cost import image_passes
 from pmal.reporting.evaluation import check_unchanged, measure_model
+from pmal.reporting.frozen import measure_frozen
 from pmal.serving.bundle import load_model, save_model
 
 
@@ -88,19 +90,19 @@ def run_stages(
     config: RunConfig, task: Task, inputs: Inputs, run: RunFolder, session: Session
 ) -> Iterator[str]:
     """The names of the stages, each when it is done."""
+    frozen, inputs = inputs, finetune_inputs(inputs, task, config, run, session)
     out, parts = run.path, inputs.open_parts(task, session)
     data = training_set(parts["train"], session)
     spec = inputs.spec(config.encoder, task.class_names, first_head(config))
 
     run.begin("classifiers")
-    keep_backbone(inputs, config, out, session)
+    keep_backbone(frozen, config, out, session)
     check_data(out / "classifiers", config.classifiers, spec, data, session.ranks)
     run.write("quarantine.json", {name: part.quarantine() for name, part in parts.items()})
     learned = yield from learn(config, parts["train"], spec, task.flip, run, session)
     run.begin("calibration")
-    held_out, in_turn = parts.get("held out"), None
+    held_out, in_turn, again = parts.get("held out"), None, partial(learn_part, config, spec, task.flip)
     if task.folds:
-        again = partial(learn_part, config, spec, task.flip)
         in_turn = calibrate_in_turn(again, parts["train"], task.folds, config, out, session)
     model = build_model(learned.network, data, learned.prototypes, held_out, config, session, in_turn)
     if inputs.backbone is not None:
@@ -111,6 +113,7 @@ def run_stages(
     if "test" in parts:
         softmax = learned.first if METHODS[config.method].second else None
         figures = measure_model(model, softmax, parts, session.display, session.ranks)
+        figures |= measure_frozen(again, frozen, task, config, out, session)
         run.write("metrics.json", describe(config, task) | figures)
     about = {"images": task.drawn(), "processes": session.ranks.size, **describe_environment(session.device)}
     run.seal({**describe(config, task), **about})
@@ -191,6 +194,6 @@ def check_config(config: RunConfig) -> None:
         raise unknown_name("method", config.method, METHODS)
     if METHODS[config.method].mines and config.classifiers < 2:
         raise UsageError(f"method {config.method} compares classifiers: set ensemble.size to 2 or more")
-    check_heads(config)
-    check_score(config)
+    for check in (check_heads, check_score, check_finetuning):
+        check(config)
     check_settings(config.mining)

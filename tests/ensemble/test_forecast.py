@@ -8,6 +8,7 @@ import torch
 from pmal.config import EncoderConfig, RunConfig
 from pmal.ensemble import forecast
 from pmal.ensemble.classifier import ClassifierSpec
+from pmal.ensemble.finetuning import forward_passes
 from pmal.ensemble.forecast import IMAGES, Work, describe_time, seconds_needed, work_of
 
 SPEC = ClassifierSpec(EncoderConfig("small"), ("a", "b"), 28, 1)
@@ -31,6 +32,15 @@ def test_every_fold_trains_on_the_others():
 def test_a_frozen_network_embeds_all_parts():
     parts = {"held_out": range(40), "test": range(100), "unknown": range(60)}
     assert work_of(task(**parts), 1.0, frozen=True).embedded == 600
+
+
+def test_fine_tuning_is_added_and_the_run_is_measured_without_it_too():
+    encoder = EncoderConfig("efficientnet_lite0", finetune="all", finetune_epochs=4)
+    work = work_of(task(test=range(100)), 30.0, frozen=True, finetuning=forward_passes(encoder))
+    assert work == Work(2 * 500 + 4 * 3 * 400, 2 * 12_000)
+    assert forward_passes(EncoderConfig("efficientnet_lite0")) == 0
+    line = describe_time(7200, "efficientnet_lite0", frozen=True, finetuned=True)
+    assert line.endswith("no --finetune, --set encoder.finetune_epochs=3 or a GPU take less")
 
 
 def test_the_second_step_is_the_one_that_counts():

@@ -11,7 +11,7 @@ from pmal.methods import METHODS
 _MINING = ("embeddings", "mining")
 
 _FILES = {
-    "classifiers": ("classifiers",),
+    "classifiers": ("classifiers", "finetuned*", "finetuning", "frozen"),
     "embeddings": ("embeddings",),
     "mining": ("prototypes.json", "prototypes*.safetensors", "quality.json", "quality*.safetensors", "audit"),
     "optimization": ("optimization",),

@@ -16,6 +16,7 @@ from pmal.encoders.choice import PHOTOS
 from pmal.encoders.pretrained import Backbone, weights_missing
 from pmal.ensemble.classifier import ClassifierSpec
 from pmal.ensemble.classifiers import trial_step
+from pmal.ensemble.finetuning import forward_passes
 from pmal.ensemble.heads import first_head
 from pmal.ensemble.inputs import Inputs
 
@@ -31,7 +32,7 @@ Clock = Callable[[], float]
 class Work:
     """What a run does: images that a frozen network embeds, and images that go through a training step."""
 
-    embedded: int
+    embedded: float
     trained: float
 
 
@@ -47,15 +48,22 @@ def forecast(
         return ""
     frozen = inputs.backbone is not None
     spec = inputs.spec(config.encoder, task.class_names, first_head(config))
-    seconds = seconds_needed(work_of(task, passes, frozen), spec, config, inputs.backbone)
-    return describe_time(seconds, config.encoder.name, frozen)
+    work = work_of(task, passes, frozen, forward_passes(config.encoder))
+    seconds = seconds_needed(work, spec, config, inputs.backbone)
+    return describe_time(seconds, config.encoder.name, frozen, config.encoder.finetune != "none")
 
 
-def work_of(task: Task, passes: float, frozen: bool) -> Work:
-    """Return the work of a run with so many passes per training image; folds are trainings of their own."""
+def work_of(task: Task, passes: float, frozen: bool, finetuning: float = 0.0) -> Work:
+    """Return the work of a run with so many passes per training image; folds are trainings of their own.
+
+    finetuning: what it costs per training image, in forward passes. The run is then measured without it too,
+        so that all images are embedded and trained on twice.
+    """
     folds = task.folds * (1 - 1 / task.folds) if task.folds else 0.0
     parts = [part for part in (task.train, task.held_out, task.test, task.unknown) if part is not None]
-    return Work(sum(map(len, parts)) if frozen else 0, passes * len(task.train) * (1 + folds))
+    runs = 2 if finetuning else 1
+    embedded = runs * sum(map(len, parts)) + finetuning * len(task.train) if frozen else 0
+    return Work(embedded, runs * passes * len(task.train) * (1 + folds))
 
 
 def seconds_needed(
@@ -76,7 +84,7 @@ def seconds_needed(
     return seconds
 
 
-def describe_time(seconds: float, encoder: str, frozen: bool) -> str:
+def describe_time(seconds: float, encoder: str, frozen: bool, finetuned: bool = False) -> str:
     """Return one line about a run that takes so long; empty where it is short.
 
     >>> describe_time(42, "small", frozen=False), describe_time(150, "small", frozen=False)
@@ -89,8 +97,10 @@ def describe_time(seconds: float, encoder: str, frozen: bool) -> str:
     text = f"about {duration(seconds)} on this CPU"
     if seconds < LONG:
         return text
-    faster = [] if frozen else [_faster_encoder(encoder)]
-    ways = [way for way in (*faster, "fewer --epochs") if way]
+    if finetuned:
+        ways = ["no --finetune", "--set encoder.finetune_epochs=3"]
+    else:
+        ways = [way for way in ("" if frozen else _faster_encoder(encoder), "fewer --epochs") if way]
     return f"warning: {text}: {', '.join(ways)} or a GPU take less"
 
 

@@ -20,6 +20,8 @@ PRETRAINED = "pretrained"
 """Option of the encoders of other libraries, which are untrained without it."""
 BACKBONE, FEATURES = "backbone", "features"
 """Files of a run: the frozen network, and what it made of the images."""
+FINETUNED, FINETUNED_FEATURES = "finetuned", "finetuned-features"
+"""The same of the network after fine-tuning."""
 
 
 @dataclass(frozen=True)
@@ -61,13 +63,26 @@ def run_inputs(
     """Return what the networks of a run are fed with.
 
     shape: side and channels of its images, which a frozen network brings to a size of its own.
-    write: features that are new are kept in the run's folder; else it is only read.
+    write: features that are new are kept in the run's folder; else it is only read. Whoever only reads gets
+        the fine-tuned network where the run has one; a run itself starts with the frozen one.
     """
     if not is_frozen(config.encoder):
         return Inputs(*shape)
+    if not write and has_tensors(run / FINETUNED, session.ranks):
+        return finetuned_inputs(run, session, write=False)
     backbone = _stored_backbone(config, run, session) or _new_backbone(config)
     backbone = backbone.to(session.device)
     cache = FeatureCache(backbone, run / FEATURES, session, write=write)
+    return Inputs(1, backbone.num_features, backbone, cache)
+
+
+def finetuned_inputs(run: Path, session: Session, *, write: bool) -> Inputs:
+    """Return inputs by the fine-tuned network in the run's folder."""
+    tensors, about = load_tensors(run / FINETUNED, session.ranks)
+    backbone = rebuild_backbone(about["backbone"])
+    backbone.load_state_dict(tensors)
+    backbone = backbone.to(session.device)
+    cache = FeatureCache(backbone, run / FINETUNED_FEATURES, session, write=write)
     return Inputs(1, backbone.num_features, backbone, cache)
 
 

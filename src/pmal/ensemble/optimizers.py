@@ -13,6 +13,18 @@ CONSTANT = "constant_rate"
 """Marks a group of parameters that the schedule leaves alone."""
 
 
+SHARE = "rate_share"
+"""Of a group of parameters: its rate as a share of that of the schedule."""
+
+
+class RatesByDepth(nn.Module):
+    """A network whose parts are trained at different rates."""
+
+    def rate_groups(self) -> list[tuple[float, list[nn.Parameter]]]:
+        """Return parameters and the share of the schedule's rate that they are trained at."""
+        raise NotImplementedError
+
+
 class OwnAdam(nn.Module):
     """A network that is trained by Adam at a constant rate, whatever the recipe says of the rest."""
 
@@ -48,7 +60,8 @@ def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Opti
     own = [module for module in model.modules() if isinstance(module, OwnAdam)]
     elsewhere = {p for module in own for p in module.parameters()}
     shared = [p for p in model.parameters() if p.requires_grad and p not in elsewhere]
-    recipe = _of_recipe(shared, config)
+    shares = model.rate_groups() if isinstance(model, RatesByDepth) else [(1.0, shared)]
+    recipe = _of_recipe(shares, config)
     return JointOptimizer([recipe, *map(_own_adam, own)]) if own else recipe
 
 
@@ -60,15 +73,22 @@ def _own_adam(module: OwnAdam) -> torch.optim.Optimizer:
     return torch.optim.Adam([group], lr=rate, betas=module.adam_betas, fused=True, capturable=on_gpu)
 
 
-def _of_recipe(parameters: list[nn.Parameter], config: TrainingConfig) -> torch.optim.Optimizer:
-    on_gpu = parameters[0].is_cuda
-    # A rate that lives on the GPU can change between two replays of a captured step.
-    rate = torch.tensor(config.learning_rate, device=parameters[0].device) if on_gpu else config.learning_rate
+def _of_recipe(
+    shares: list[tuple[float, list[nn.Parameter]]], config: TrainingConfig
+) -> torch.optim.Optimizer:
+    device = shares[0][1][0].device
+    on_gpu = device.type == "cuda"
+    # A rate that lives on the GPU can change between two replays of a captured step; one for each group.
+    rates = [config.learning_rate * share for share, _ in shares]
+    parameters: list[dict[str, Any]] = [
+        {"params": group, "lr": torch.tensor(rate, device=device) if on_gpu else rate, SHARE: share}
+        for rate, (share, group) in zip(rates, shares, strict=True)
+    ]
     decay = config.weight_decay
     if config.optimizer == "sgd":
         return torch.optim.SGD(
             parameters,
-            lr=rate,
+            lr=config.learning_rate,
             momentum=config.momentum,
             nesterov=config.momentum > 0,
             weight_decay=decay,
@@ -76,9 +96,7 @@ def _of_recipe(parameters: list[nn.Parameter], config: TrainingConfig) -> torch.
         )
     if config.optimizer == "adam":
         betas = (config.momentum, 0.999)
-        return torch.optim.Adam(
-            parameters, lr=rate, betas=betas, weight_decay=decay, fused=True, capturable=on_gpu
-        )
+        return torch.optim.Adam(parameters, betas=betas, weight_decay=decay, fused=True, capturable=on_gpu)
     raise unknown_name("optimizer", config.optimizer, ["sgd", "adam"])
 
 
@@ -87,10 +105,11 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     for group in optimizer.param_groups:
         if group.get(CONSTANT):
             continue
+        own = rate * group.get(SHARE, 1.0)
         if torch.is_tensor(group["lr"]):
-            group["lr"].fill_(rate)
+            group["lr"].fill_(own)
         else:
-            group["lr"] = rate
+            group["lr"] = own
 
 
 def learning_rate(step: int, steps_per_epoch: int, config: TrainingConfig) -> float:

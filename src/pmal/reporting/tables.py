@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+_SHARES = ("known_accepted", "unknown_rejected")
 COLUMNS = {"auroc": "AUROC", "fpr95": "FPR95", "oscr": "OSCR"}
 
 
@@ -43,7 +44,22 @@ def run_table(metrics: Mapping[str, Any]) -> str:
         if "passes" in about:  # not in runs of earlier versions
             note += f"\ncost in passes of every training image: {about['method']} {about['passes']:.0f}, "
             note += f"softmax {epochs}"
-    return "\n".join([*head, "", table, note, *_decision(metrics)])
+    return "\n".join([*head, "", table, note, *_decision(metrics), *_frozen(metrics)])
+
+
+def _frozen(metrics: Mapping[str, Any]) -> list[str]:
+    """Return the figures without fine-tuning next to those with it, by the score that decides."""
+    if "frozen" not in metrics:
+        return []
+    rows = [["", "ACC", "AUROC", "known accepted", "unknown rejected"]]
+    for name, found in (("frozen", metrics["frozen"]), ("fine-tuned", metrics)):
+        decision = found.get("decision", {})
+        scores = found["scores"]
+        deciding = scores.get("decision", scores.get(decision.get("score"), {}))
+        shares = (f"{100 * decision[k]:.1f}" if k in decision else "" for k in _SHARES)
+        auroc = with_interval(deciding["auroc"]) if deciding else ""
+        rows.append([name, with_interval(found["accuracy"]), auroc, *shares])
+    return ["", align(rows)]
 
 
 def _decision(metrics: Mapping[str, Any]) -> list[str]:
