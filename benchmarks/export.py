@@ -17,18 +17,18 @@ import torch
 
 from pmal._runtime.files import make_folder, write_json
 from pmal._runtime.manifest import describe_environment
-from pmal._runtime.runs import read_config
 from pmal._runtime.session import open_session
 from pmal.config import Resources
-from pmal.data.loading import load_images
-from pmal.data.task import open_task
+from pmal.data.decoding.loading import load_images
+from pmal.data.splits.task import open_task
 from pmal.errors import UsageError
+from pmal.rejection.bundle.saving import load_model
 from pmal.rejection.model import OpenSetModel
-from pmal.serving.bundle import load_model
-from pmal.serving.export_check import images_to_check
-from pmal.serving.export_onnx import export_onnx
-from pmal.serving.onnx_model import BATCH, OnnxModel
-from pmal.serving.predict import with_rule
+from pmal.run.run_folder import read_config
+from pmal.serving.answers.predict import with_rule
+from pmal.serving.onnx.exporting import export_onnx
+from pmal.serving.onnx.onnx_model import BATCH, OnnxModel
+from pmal.serving.onnx.parity import images_to_check
 from pmal.speed.timing import Stopwatch, in_turns
 
 RESULTS = Path(__file__).parent / "results" / "export"

@@ -22,7 +22,7 @@ from sklearn.preprocessing import StandardScaler
 from pmal import OpenSetClassifier, auroc
 from pmal._runtime.files import write_json
 from pmal._runtime.manifest import describe_environment
-from pmal.data.fitting import fitting_reader
+from pmal.data.decoding.fitting import fitting_reader
 from pmal.data.samples import Samples
 from pmal.data.sources.registry import open_source
 from pmal.encoders.pretrained import Backbone, create_backbone

@@ -13,9 +13,9 @@ import threading
 from pathlib import Path
 
 from pmal._runtime.progress import Lines
-from pmal.benchmark.cells import Cell
+from pmal.benchmark.cells.cell import Cell
+from pmal.benchmark.cells.running import Places
 from pmal.benchmark.grid import Planned, Request, plan
-from pmal.benchmark.running import Places
 from pmal.benchmark.schedule import missing_cells, run_at_once
 from pmal.config import Resources
 from pmal.errors import Interrupted

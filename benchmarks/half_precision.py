@@ -15,15 +15,15 @@ import torch
 
 from pmal._runtime.files import make_folder, write_json
 from pmal._runtime.manifest import describe_environment
-from pmal._runtime.runs import read_config
 from pmal._runtime.session import open_session
 from pmal.config import Resources
-from pmal.data.parts import open_part
-from pmal.data.task import open_task
+from pmal.data.feeding.parts import open_part
+from pmal.data.splits.task import open_task
 from pmal.errors import UsageError
 from pmal.pipeline import describe
+from pmal.rejection.bundle.saving import load_model
 from pmal.reporting.metrics import auroc
-from pmal.serving.bundle import load_model
+from pmal.run.run_folder import read_config
 
 
 def measure(run: Path, data_root: str | None, device: str) -> dict[str, Any]:

@@ -13,23 +13,23 @@ import argparse
 import json
 from pathlib import Path
 
+from pmal._engine.loop import training_set
 from pmal._runtime.files import make_folder, write_json
 from pmal._runtime.manifest import describe_environment
-from pmal._runtime.runs import read_config
 from pmal._runtime.session import open_session
 from pmal._runtime.tensors import load_tensors
 from pmal.config import Resources
-from pmal.data.parts import open_part
-from pmal.data.task import open_task
+from pmal.data.feeding.parts import open_part
+from pmal.data.splits.task import open_task
 from pmal.ensemble.embeddings import embed_images
-from pmal.ensemble.training import training_set
 from pmal.mining import mine_prototypes
 from pmal.optimization.learner import embed_prototypes
 from pmal.optimization.training import PrototypeTrainingSet
+from pmal.rejection.bundle.saving import load_model
 from pmal.rejection.scores import Reference, unknown_scores
 from pmal.reporting.about import describe
 from pmal.reporting.metrics import auroc
-from pmal.serving.bundle import load_model
+from pmal.run.run_folder import read_config
 
 
 def main() -> None:

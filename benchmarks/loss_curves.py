@@ -18,12 +18,12 @@ from typing import Any
 from unittest import mock
 
 from pmal import pipeline
+from pmal._engine import loop as training
 from pmal._runtime.files import make_folder, read_events, write_json
 from pmal._runtime.manifest import describe_environment
 from pmal._runtime.progress import Lines
 from pmal._runtime.session import open_session
 from pmal.config import Resources, RunConfig, build, merge, read_recipe
-from pmal.ensemble import training
 
 KINDS = ("plain", "fast")
 

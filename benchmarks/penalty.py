@@ -18,14 +18,14 @@ from benchmarks.search import Try, open_quiet_session, validation_task
 from pmal import pipeline
 from pmal._runtime.files import write_json
 from pmal._runtime.manifest import describe_environment
-from pmal.benchmark.far_images import MADE
-from pmal.data.parts import open_part
+from pmal.benchmark.far.far_images import MADE
+from pmal.data.feeding.parts import open_part
+from pmal.rejection.bundle.saving import load_model
+from pmal.rejection.calibration.thresholds import conformal_threshold
 from pmal.rejection.model import OpenSetModel
-from pmal.rejection.penalty import Penalty
-from pmal.rejection.thresholds import conformal_threshold
-from pmal.rejection.typicality import TYPICALITY
+from pmal.rejection.typicality.of_layers import TYPICALITY
+from pmal.rejection.typicality.penalty import Penalty
 from pmal.reporting.metrics import auroc
-from pmal.serving.bundle import load_model
 
 OUT = Path(__file__).parent / "results" / "search" / "penalty.json"
 PROBLEMS = (("sample", 0, 0), ("sample", 1, 1), ("sample", 2, 2))

@@ -28,16 +28,16 @@ from pmal import pipeline
 from pmal._runtime.files import read_json, write_json
 from pmal._runtime.manifest import describe_environment
 from pmal._runtime.progress import Lines
-from pmal._runtime.runs import read_config
 from pmal._runtime.session import open_session
 from pmal.config import Resources, RunConfig, build, merge
-from pmal.data.batches import ImageBatches
-from pmal.data.parts import image_shape
-from pmal.data.task import open_task
+from pmal.data.feeding.batches import ImageBatches
+from pmal.data.feeding.parts import image_shape
+from pmal.data.splits.task import open_task
 from pmal.defaults import complete_settings
 from pmal.ensemble.inputs import run_inputs
-from pmal.rejection.thresholds import conformal_threshold
+from pmal.rejection.calibration.thresholds import conformal_threshold
 from pmal.reporting.metrics import auroc
+from pmal.run.run_folder import read_config
 
 OUT = Path(__file__).parent / "results" / "photos"
 ACCEPT, FOLDS, NEIGHBORS = 0.95, 10, 5

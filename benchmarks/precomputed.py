@@ -22,7 +22,7 @@ from sklearn.preprocessing import StandardScaler
 from pmal import OpenSetClassifier, auroc
 from pmal._runtime.files import make_folder, write_json
 from pmal._runtime.manifest import describe_environment
-from pmal.data.loading import load_images
+from pmal.data.decoding.loading import load_images
 from pmal.data.sources.registry import open_source
 from pmal.rejection.scores import neighbor_score
 

@@ -24,10 +24,10 @@ import torch
 from benchmarks.synthetic import write_pictures
 from pmal._runtime.files import make_folder, write_json
 from pmal._runtime.manifest import describe_environment
-from pmal.data.loading import MANY_IMAGES, SampleDataset, verify_images
+from pmal.data.decoding.loading import MANY_IMAGES, SampleDataset, verify_images
+from pmal.data.feeding.workers import Workers
 from pmal.data.samples import Samples
 from pmal.data.sources.folder import FileStore, PathTable
-from pmal.data.workers import Workers
 
 PROCESSES, NAMES, DISTINCT = 16, 115_562, 64
 VERIFIED = 4 * MANY_IMAGES
@@ -50,10 +50,11 @@ def measure(folder: str) -> dict[str, float]:
         workers.end()
 
     def verify(many: int) -> None:
-        with mock.patch("pmal.data.loading.MANY_IMAGES", many):
+        with mock.patch("pmal.data.decoding.loading.MANY_IMAGES", many):
             verify_images(verified)
 
-    spawning = mock.patch("pmal.data.workers._starter", return_value=multiprocessing.get_context("spawn"))
+    spawn = multiprocessing.get_context("spawn")
+    spawning = mock.patch("pmal.data.feeding.workers._starter", return_value=spawn)
     found: dict[str, float] = {"started": PROCESSES, "names": NAMES, "verified": VERIFIED}
     found |= {"start_forked_first_s": seconds_of(start), "start_forked_s": seconds_of(start)}
     with spawning:

@@ -16,18 +16,18 @@ import torch
 from torch.nn import functional
 
 from pmal import pipeline
+from pmal._engine.loop import TrainingSet
 from pmal._runtime.files import make_folder, write_json
 from pmal._runtime.manifest import describe_environment
 from pmal._runtime.progress import Lines
 from pmal._runtime.session import open_session
 from pmal.config import Resources, RunConfig, build, merge, read_recipe
-from pmal.data.batches import ResidentImages
-from pmal.data.parts import image_shape, open_part
-from pmal.data.task import open_task
+from pmal.data.feeding.batches import ResidentImages
+from pmal.data.feeding.parts import image_shape, open_part
+from pmal.data.splits.task import open_task
 from pmal.ensemble.classifier import ClassifierSpec
 from pmal.ensemble.classifiers import train_classifiers
 from pmal.ensemble.embeddings import embed_images
-from pmal.ensemble.training import TrainingSet
 from pmal.geometry import topology_robustness
 from pmal.mining._checks import check_spaces
 from pmal.mining.quality import QUALITY_RULES, QualityOptions

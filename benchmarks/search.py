@@ -27,7 +27,7 @@ from pathlib import Path
 import numpy as np
 
 from pmal._runtime.files import make_folder, write_json
-from pmal._runtime.gpu_sharing import shared_gpu
+from pmal._runtime.processes.gpu_sharing import shared_gpu
 from pmal.benchmark.grid import whole_numbers
 from pmal.config import Resources, RunConfig, build, merge, parse_assignment, read_recipe
 
@@ -149,7 +149,7 @@ def prepare(first: Try, work: Path) -> None:
 def attempt(one: Try, work: Path, scores: Path | None) -> dict:
     """One setting, trained and measured."""
     from pmal import pipeline
-    from pmal.benchmark.passes import image_passes
+    from pmal.benchmark.cells.passes import image_passes
 
     config, task, session = one.config(), validation_task(one), open_quiet_session(one)
     place = work / one.problem / f"try-{one.name}"
@@ -188,12 +188,12 @@ def keep_scores(one: Try, place: Path, folder: Path, session) -> None:
     """What the network, its mirror image and its first classifiers say of every test image, as one .npz."""
     import torch
 
-    from pmal.data.batches import ResidentImages
-    from pmal.data.parts import open_part
+    from pmal.data.feeding.batches import ResidentImages
+    from pmal.data.feeding.parts import open_part
     from pmal.ensemble.classifiers import load_classifiers
     from pmal.ensemble.embeddings import embed_images
+    from pmal.rejection.bundle.saving import load_model
     from pmal.rejection.scores import class_distances, neighbor_score
-    from pmal.serving.bundle import load_model
 
     model, task = load_model(place / "model", session.device), validation_task(one)
     shape, arrays = model.classifier.spec.image_shape, {}
@@ -226,9 +226,9 @@ def open_quiet_session(one: Try):
 
 def validation_task(one: Try):
     """The known training images alone, divided into known and unknown classes."""
-    from pmal.data.protocols import Split
     from pmal.data.sources.registry import open_source
-    from pmal.data.task import TEST_SHARE, choose_split, hold_out, make_task
+    from pmal.data.splits.protocols import Split
+    from pmal.data.splits.task import TEST_SHARE, choose_split, hold_out, make_task
 
     config = one.config()
     source = open_source(config.data.source, one.data_root)

@@ -5,7 +5,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from pmal._runtime.files import read_json
-from pmal.rejection.calibration import COMBINED
+from pmal.rejection.calibration.held_out import COMBINED
 
 SEARCH = Path(__file__).parent / "results" / "search"
 SCORES = ("probability", "logit", "distance", "neighbors")

@@ -32,7 +32,7 @@ from pmal._runtime.manifest import describe_environment
 from pmal.data.samples import evenly
 from pmal.data.sources.registry import open_source
 from pmal.errors import PmalError
-from pmal.serving.service_model import model_loader
+from pmal.serving.http.served_model import model_loader
 from pmal.speed.timing import quantile
 
 RESULTS = Path(__file__).parent / "results" / "service"

@@ -28,24 +28,24 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.synthetic import draw_picture, encode_jpeg, write_pictures
+from pmal._engine import loop as training
+from pmal._engine.loop import TrainingSet
 from pmal._runtime.files import make_folder, write_json
-from pmal._runtime.launch import usable_cores
 from pmal._runtime.manifest import describe_environment
+from pmal._runtime.processes.launch import usable_cores
 from pmal._runtime.progress import Silent
 from pmal._runtime.session import Session
 from pmal.config import DataConfig, EncoderConfig, Resources, RunConfig, TrainingConfig
-from pmal.data.batches import ImageBatches, ResidentImages, StreamedImages, sequential_plan
-from pmal.data.decode import decode, decode_fitted, fit_to, verify
-from pmal.data.decoded import DecodedImages, scratch_file
-from pmal.data.loading import SampleDataset, load_images, verify_images
-from pmal.data.parts import STATISTICS_LIMIT, training_statistics
+from pmal.data.decoding.decode import decode, decode_fitted, fit_to, verify
+from pmal.data.decoding.decoded import DecodedImages, scratch_file
+from pmal.data.decoding.loading import SampleDataset, load_images, verify_images
+from pmal.data.feeding.batches import ImageBatches, ResidentImages, StreamedImages, sequential_plan
+from pmal.data.feeding.parts import STATISTICS_LIMIT, training_statistics
+from pmal.data.feeding.workers import Plan
 from pmal.data.samples import Samples
 from pmal.data.sources.folder import FileStore
-from pmal.data.workers import Plan
-from pmal.ensemble import training
 from pmal.ensemble.classifier import ClassifierSpec
 from pmal.ensemble.classifiers import make_learner, untrained
-from pmal.ensemble.training import TrainingSet
 from pmal.speed.timing import Stopwatch, in_turns
 
 IMAGENET_IMAGES, CORES = 1_281_167, 16

@@ -16,8 +16,10 @@ from benchmarks.photo_tables import PHOTO_TABLES
 from benchmarks.search_tables import SEARCH_TABLES
 from benchmarks.speed_tables import SPEED_TABLES, hardware_name, rounded
 from pmal._runtime.files import read_json, write_text
-from pmal.benchmark.cells import ENSEMBLE, FIT
-from pmal.benchmark.groups import (
+from pmal.benchmark.cells.cell import ENSEMBLE, FIT
+from pmal.benchmark.ledger import Ledger, Result
+from pmal.benchmark.rendering import entry_text, render
+from pmal.benchmark.tables.groups import (
     Groups,
     Key,
     auroc,
@@ -29,12 +31,10 @@ from pmal.benchmark.groups import (
     pair,
     splits_text,
 )
-from pmal.benchmark.ledger import Ledger, Result
-from pmal.benchmark.paper import SCORES as SCORE_OF_PAPER
-from pmal.benchmark.paper import method_tables
-from pmal.benchmark.references import equal_ensembles, long_softmax, softmax_results
-from pmal.benchmark.rendering import entry_text, render
-from pmal.benchmark.tables import methods_tables, paired_tables, paper_row, paper_tables
+from pmal.benchmark.tables.method_tables import methods_tables, paired_tables, paper_row, paper_tables
+from pmal.benchmark.tables.paper import SCORES as SCORE_OF_PAPER
+from pmal.benchmark.tables.paper import method_tables
+from pmal.benchmark.tables.references import equal_ensembles, long_softmax, softmax_results
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pmal.data.decode import encode_png
+from pmal.data.decoding.decode import encode_png
 from pmal.data.samples import ArrayStore, Samples
 from pmal.data.sources.parquet import write_parquet
 from pmal.data.sources.registry import open_source

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from pmal.data.decode import encode_png
+from pmal.data.decoding.decode import encode_png
 
 CLASSES = ("cat", "dog", "owl", "fox")
 WIDTH = 16

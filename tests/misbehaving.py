@@ -7,7 +7,7 @@ import sys
 import torch
 
 from pmal.__main__ import main
-from pmal.ensemble import training
+from pmal._engine import loop as training
 from pmal.errors import DataError
 
 

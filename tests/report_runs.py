@@ -4,7 +4,7 @@ import numpy as np
 
 from pmal import pipeline
 from pmal.config import RunConfig, build, merge
-from pmal.data.decode import encode_png
+from pmal.data.decoding.decode import encode_png
 
 NAMES = ["<script>alert(1)<", '<!-- "x"', "owl & tit"]
 UNKNOWN_NAME = "<b>'wolf'"

@@ -10,9 +10,13 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from pmal._engine.batch_norm import synchronize
+from pmal._engine.loop import TrainingSet, train
+from pmal._engine.optimizers import make_optimizer
+from pmal._engine.steps import EagerStep
+from pmal._runtime.processes.torchrun import finish_rank, open_ranks
 from pmal._runtime.progress import Silent
 from pmal._runtime.session import Session
-from pmal._runtime.torchrun import finish_rank, open_ranks
 from pmal.config import (
     DataConfig,
     EncoderConfig,
@@ -22,15 +26,11 @@ from pmal.config import (
     RunConfig,
     TrainingConfig,
 )
-from pmal.data.batches import ResidentImages
-from pmal.data.parts import open_part
+from pmal.data.feeding.batches import ResidentImages
+from pmal.data.feeding.parts import open_part
 from pmal.data.samples import BadImage, Samples
-from pmal.ensemble.batch_norm import synchronize
 from pmal.ensemble.classifier import Classifier, ClassifierSpec
 from pmal.ensemble.embeddings import embed_images
-from pmal.ensemble.optimizers import make_optimizer
-from pmal.ensemble.steps import EagerStep
-from pmal.ensemble.training import TrainingSet, train
 from pmal.mining import PrototypeSet, QualityOptions, mine_file
 from pmal.mining.miner import mine_spaces
 from pmal.optimization.training import PrototypeTrainingSet, make_prototype_learner

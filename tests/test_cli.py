@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from pmal._runtime.signals import STOPPING
-from pmal.data.decode import encode_png
+from pmal.data.decoding.decode import encode_png
 from pmal.mining import PrototypeSet, mine_prototypes
 from tests.hanging import HANGING
 
@@ -161,8 +161,8 @@ def test_a_signal_while_a_process_waits_for_the_others_is_one_line(call, raising
     monkeypatch.setattr("pmal.__main__.is_alone", lambda: False)
     monkeypatch.setattr("pmal.cli.app", sys.exit)
     waiting = lambda code: signal.raise_signal(signal.SIGTERM)  # noqa: E731
-    monkeypatch.setattr("pmal._runtime.torchrun.finish_rank", waiting)
-    monkeypatch.setattr("pmal._runtime.torchrun.fail_rank", fail)
+    monkeypatch.setattr("pmal._runtime.processes.torchrun.finish_rank", waiting)
+    monkeypatch.setattr("pmal._runtime.processes.torchrun.fail_rank", fail)
     assert_one_line_error(call("fit"), 143, "interrupted: go on")
 
 

@@ -15,7 +15,7 @@ import torch
 from pmal import pipeline
 from pmal._runtime.session import open_session
 from pmal.config import Resources
-from pmal.serving.service_model import model_loader
+from pmal.serving.http.served_model import model_loader
 from tests.embeddings import CENTERS, WIDTH, rows, write_pictures, write_rows
 from tests.hanging import HANGING
 from tests.serving.http_service import call as http

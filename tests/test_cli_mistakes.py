@@ -14,8 +14,8 @@ import pytest
 
 from pmal import cli
 from pmal.__main__ import main
-from pmal._runtime.runs import open_run, read_config
 from pmal.data.sources import registry
+from pmal.run.run_folder import open_run, read_config
 from tests.report_runs import NAMES, write_photos
 from tests.test_cli import assert_one_line_error
 

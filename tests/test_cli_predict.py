@@ -12,10 +12,10 @@ import pytest
 from rich.console import Console
 
 from pmal._runtime import progress
-from pmal.data.decode import encode_png
+from pmal.data.decoding.decode import encode_png
+from pmal.rejection.bundle.saving import save_model
 from pmal.rejection.model import Rule
-from pmal.serving import image_files
-from pmal.serving.bundle import save_model
+from pmal.serving.answers import image_files
 from tests.serving.tiny_model import CLASSES, make_model, pictures_of
 from tests.test_cli import assert_one_line_error
 

@@ -17,11 +17,12 @@ import pytest
 
 from pmal import cli, pipeline
 from pmal.benchmark import schedule
-from pmal.benchmark.cells import Cell
+from pmal.benchmark.cells.cell import Cell
 from pmal.encoders import create_encoder, registry
-from pmal.reporting import report_data_embedding
-from pmal.serving import service_server
-from pmal.speed import bench, contestants
+from pmal.reporting.page.numbers import embedding_numbers as report_data_embedding
+from pmal.serving.http import server as service_server
+from pmal.speed import contestants
+from pmal.speed import measuring as bench
 from pmal.speed.prediction import PredictionPlan
 from tests.documented import PAGES, ROOT, blocks_of, calls_of, make_sandbox
 from tests.hanging import HANGING, wait_for

@@ -11,13 +11,13 @@ import torch
 from safetensors.torch import load_file
 
 from pmal import pipeline
-from pmal._runtime.ranks import ALONE
-from pmal._runtime.runs import read_config
+from pmal._engine import loop as training
+from pmal._runtime.processes.ranks import ALONE
 from pmal._runtime.tensors import load_tensors
 from pmal.cli import _configure
 from pmal.config import Resources
-from pmal.ensemble import training
 from pmal.errors import Interrupted
+from pmal.run.run_folder import read_config
 from tests import sharing
 from tests.hanging import HANGING
 from tests.processes import run_processes

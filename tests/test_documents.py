@@ -65,8 +65,8 @@ def test_sources_are_documented_where_people_look():
 
 def test_families_of_splits_are_documented_where_people_look():
     from pmal.commands.options import DATA_HELP
-    from pmal.data.protocols import list_families, list_sets
-    from pmal.data.task import OWN_FAMILIES
+    from pmal.data.splits.protocols import list_families, list_sets
+    from pmal.data.splits.task import OWN_FAMILIES
 
     families = {family for name in list_sets() for family in list_families(name)} | set(OWN_FAMILIES)
     text = (ROOT / "docs" / "data.md").read_text()

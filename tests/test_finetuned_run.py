@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from pmal._engine.loop import TrainingConfig, _Loop
+from pmal._engine.optimizers import make_optimizer, set_rate
 from pmal._runtime.tensors import load_tensors
 from pmal.encoders.pretrained.backbone import Backbone
 from pmal.ensemble.finetuning import Learner
-from pmal.ensemble.optimizers import make_optimizer, set_rate
-from pmal.ensemble.training import TrainingConfig, _Loop
 from pmal.errors import Interrupted
 from tests.encoders.pretrained.tiny_models import save_tiny
 from tests.test_cli import assert_one_line_error

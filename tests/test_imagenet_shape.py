@@ -11,9 +11,9 @@ from pmal import pipeline
 from pmal._runtime.session import open_session
 from pmal._runtime.tensors import load_tensors
 from pmal.config import Resources, RunConfig, build, merge, read_recipe
-from pmal.data.task import open_task
+from pmal.data.splits.task import open_task
 from pmal.mining import PrototypeSet
-from pmal.serving.bundle import load_model
+from pmal.rejection.bundle.saving import load_model
 
 CPU = torch.device("cpu")
 PER_CLASS = long_tail(8, 40, 5)

@@ -10,15 +10,15 @@ import pytest
 import torch
 
 from pmal import pipeline
-from pmal._runtime import runs
-from pmal._runtime.runs import read_config
 from pmal._runtime.session import open_session
 from pmal.config import STAGES, Resources, RunConfig, build, merge
-from pmal.data.task import open_task
+from pmal.data.splits.task import open_task
 from pmal.ensemble import classifiers
 from pmal.errors import DataError, UsageError
-from pmal.mining import run as mining_stage
-from pmal.serving.bundle import load_model
+from pmal.mining import run_mining as mining_stage
+from pmal.rejection.bundle.saving import load_model
+from pmal.run import run_folder as runs
+from pmal.run.run_folder import read_config
 
 CPU = torch.device("cpu")
 TINY = {

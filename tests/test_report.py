@@ -14,15 +14,15 @@ from pmal import pipeline, report
 from pmal._runtime.session import open_session
 from pmal.config import RunConfig, build
 from pmal.data.samples import Samples, VectorStore
-from pmal.data.task import learning_task, open_task
+from pmal.data.splits.task import learning_task, open_task
 from pmal.errors import DataError, UsageError
 from pmal.methods import METHODS
+from pmal.rejection.bundle.saving import load_model, save_model
 from pmal.rejection.new_class import add_class
 from pmal.rejection.scores import LOGIT_SCORES
 from pmal.reporting.audit import audit_run
-from pmal.reporting.report_sections_scores import SCORES
+from pmal.reporting.page.sections.score_sections import SCORES
 from pmal.reporting.verdict import judge
-from pmal.serving.bundle import load_model, save_model
 from tests.report_runs import NAMES, UNKNOWN_NAME, fit_photos, photo_config, write_photos
 
 
@@ -226,7 +226,8 @@ def test_thresholds_of_single_classes(run, tmp_path):
 
 
 def test_many_classes_and_images_are_cut_evenly(run, monkeypatch):
-    from pmal.reporting import report_sections, report_sections_pictures
+    from pmal.reporting.page.sections import galleries as report_sections_pictures
+    from pmal.reporting.page.sections import results as report_sections
 
     for module in (report_sections, report_sections_pictures):
         monkeypatch.setattr(module, "CLASSES", 2)

@@ -7,8 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pmal.estimator import OpenSetClassifier
-    from pmal.estimator_checks import check_open_set_estimator
+    from pmal.estimator.checks import check_open_set_estimator
+    from pmal.estimator.open_set import OpenSetClassifier
     from pmal.geometry import topology_robustness
     from pmal.mining import PrototypeSet, filter_diverse, mine_prototypes, select_candidates
     from pmal.optimization import point_to_set_distance, prototype_margin_loss
@@ -33,8 +33,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "pmal.estimator": ("OpenSetClassifier",),
-    "pmal.estimator_checks": ("check_open_set_estimator",),
+    "pmal.estimator.open_set": ("OpenSetClassifier",),
+    "pmal.estimator.checks": ("check_open_set_estimator",),
     "pmal.geometry": ("topology_robustness",),
     "pmal.mining": ("PrototypeSet", "filter_diverse", "mine_prototypes", "select_candidates"),
     "pmal.optimization": ("point_to_set_distance", "prototype_margin_loss"),

@@ -7,7 +7,7 @@ import sys
 import traceback
 from typing import NoReturn
 
-from pmal._runtime.launch import is_alone
+from pmal._runtime.processes.launch import is_alone
 
 INTERRUPTED = 128 + signal.SIGINT
 NOT_BEGUN = "error: interrupted: nothing was written"
@@ -55,7 +55,7 @@ def _work() -> None:
         app()
     except SystemExit as ended:
         if not is_alone():
-            from pmal._runtime.torchrun import finish_rank
+            from pmal._runtime.processes.torchrun import finish_rank
 
             finish_rank(int(ended.code or 0))  # waits for the others, and can be interrupted as well
         raise
@@ -76,7 +76,7 @@ def _flush_output(code: str | int | None) -> str | int | None:
 
 def _end(error: BaseException, message: str, code: int) -> NoReturn:
     if not is_alone():  # the other processes must not wait for this one
-        from pmal._runtime.torchrun import fail_rank
+        from pmal._runtime.processes.torchrun import fail_rank
 
         fail_rank(error, message, code)
     _end_by_signals()

@@ -65,7 +65,7 @@ from pmal.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from pmal._runtime.session import Session
-    from pmal.serving.image_files import BadFile
+    from pmal.serving.answers.image_files import BadFile
 
 app = typer.Typer(
     help="Open-set recognition: names what it knows, says unknown to the rest.",
@@ -200,7 +200,7 @@ def predict(
     if as_json and as_csv:
         raise UsageError("--json and --csv do not go together: choose one")
     if fdr is not None:
-        from pmal.rejection.thresholds import check_fdr
+        from pmal.rejection.calibration.thresholds import check_fdr
 
         check_fdr(fdr)
     # Taken now, because a progress bar redirects it; and no bar is drawn into what goes to the same terminal.
@@ -218,8 +218,8 @@ def predict(
         session = start_session(Resources(device=device), quiet, advice)
         about, answer = _open_model(run, rule, half, session, top)
 
-    from pmal.serving.answer_rows import decide_together
-    from pmal.serving.answer_text import error_lines, write_answers
+    from pmal.serving.answers.answer_rows import decide_together
+    from pmal.serving.answers.answer_text import error_lines, write_answers
 
     errors: list[BadFile] = []
     answered = 0
@@ -367,7 +367,7 @@ def _open_model(
     run: Path, rule: dict[str, Any], half: bool, session: "Session", top: int
 ) -> tuple[dict[str, Any], Any]:
     """What stands beside the answers of a run's model, and what gives them."""
-    from pmal.serving.predict import answer_files, find_model, model_header, open_model
+    from pmal.serving.answers.predict import answer_files, find_model, model_header, open_model
 
     folder = find_model(run)
     model = open_model(folder, session.device, half, **rule)

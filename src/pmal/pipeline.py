@@ -18,14 +18,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pmal._engine.loop import check_batch_size, training_set
 from pmal._runtime.files import read_json
 from pmal._runtime.manifest import describe_environment
-from pmal._runtime.runs import RunFolder, open_run, read_config
 from pmal._runtime.session import Session, open_session
-from pmal._runtime.stages import check_stages
 from pmal.config import RunConfig
-from pmal.data.parts import Part, image_shape
-from pmal.data.task import Task, cost_of_few, open_task
+from pmal.data.feeding.parts import Part, image_shape
+from pmal.data.splits.task import Task, cost_of_few, open_task
 from pmal.encoders.choice import check_encoder
 from pmal.ensemble.classifier import Classifier, ClassifierSpec
 from pmal.ensemble.classifiers import change_head, check_data, load_classifiers, rehearse, train_classifiers
@@ -35,19 +34,20 @@ from pmal.ensemble.forecast import forecast
 from pmal.ensemble.heads import check_heads, first_head
 from pmal.ensemble.inputs import Inputs, keep_backbone, run_inputs
 from pmal.ensemble.length import with_enough_steps
-from pmal.ensemble.training import check_batch_size, training_set
 from pmal.errors import DataError, UsageError, unknown_name
 from pmal.methods import METHODS
 from pmal.mining import PrototypeSet, check_settings
-from pmal.mining.run import mine_run
+from pmal.mining.run_mining import mine_run
 from pmal.optimization.training import optimize_embedding
 from pmal.rejection.building import build_model, check_score, for_images
-from pmal.rejection.folding import calibrate_in_turn
+from pmal.rejection.bundle.saving import load_model, save_model
+from pmal.rejection.calibration.folding import calibrate_in_turn
 from pmal.reporting.about import describe
-from pmal.reporting.cost import image_passes
 from pmal.reporting.evaluation import check_unchanged, measure_model
 from pmal.reporting.frozen import measure_frozen
-from pmal.serving.bundle import load_model, save_model
+from pmal.reporting.image_passes import image_passes
+from pmal.run.run_folder import RunFolder, open_run, read_config
+from pmal.run.stages import check_stages
 
 
 def fit(

@@ -1,7 +1,7 @@
 """The report of a run, or of a benchmark's ledger: files and images in, one HTML file out.
 
 What is drawn, and how, is in `pmal.reporting`; here a run's folder and model are read for it. What a ledger
-has to show is in `pmal.benchmark.page`. Nothing but the report is written.
+has to show is in `pmal.benchmark.page.ledger_page`. Nothing but the report is written.
 """
 
 import dataclasses
@@ -13,16 +13,15 @@ import numpy as np
 import torch
 
 from pmal._runtime.files import make_folder, read_events, read_json, write_text
-from pmal._runtime.ranks import ALONE
-from pmal._runtime.runs import CONFIG, read_config
+from pmal._runtime.processes.ranks import ALONE
 from pmal._runtime.session import Session, open_session
 from pmal._runtime.tensors import has_tensors, load_tensors
 from pmal._runtime.text import printable
-from pmal.benchmark.page import is_ledger, ledger_page
+from pmal.benchmark.page.ledger_page import is_ledger, ledger_page
 from pmal.config import RunConfig, to_settings
-from pmal.data.parts import Part
+from pmal.data.feeding.parts import Part
 from pmal.data.samples import Samples, evenly
-from pmal.data.task import Task, open_task
+from pmal.data.splits.task import Task, open_task
 from pmal.ensemble.classifier import Classifier
 from pmal.ensemble.classifiers import load_classifiers
 from pmal.ensemble.embeddings import EmbeddedSet, embed_images
@@ -30,28 +29,29 @@ from pmal.ensemble.inputs import run_inputs
 from pmal.errors import DataError, UsageError
 from pmal.methods import METHODS
 from pmal.mining import PrototypeSet
+from pmal.rejection.bundle.saving import load_model
 from pmal.rejection.model import Answers, OpenSetModel
-from pmal.rejection.penalty import DECISION
 from pmal.rejection.scores import unknown_scores
-from pmal.rejection.typicality import TYPICALITY
-from pmal.reporting.report_data import Floats
-from pmal.reporting.report_data_embedding import layout_method
-from pmal.reporting.report_page import Page, Section, check_can_render, render_page
-from pmal.reporting.report_pictures import Album
-from pmal.reporting.report_run import Answered, Decided, Measured, Mined, RunFacts, plain_names
-from pmal.reporting.report_sections import (
+from pmal.rejection.typicality.of_layers import TYPICALITY
+from pmal.rejection.typicality.penalty import DECISION
+from pmal.reporting.image_quality import measure_quality, stored_quality
+from pmal.reporting.page.document import Page, Section, check_can_render, render_page
+from pmal.reporting.page.numbers.embedding_numbers import layout_method
+from pmal.reporting.page.numbers.run_numbers import Floats
+from pmal.reporting.page.pictures import Album
+from pmal.reporting.page.sections.galleries import embedding_section, prototypes_section, robustness_section
+from pmal.reporting.page.sections.making import making_section, training_section
+from pmal.reporting.page.sections.mistakes import mistakes_section
+from pmal.reporting.page.sections.results import (
     classes_section,
     headline,
     results_section,
     summary,
 )
-from pmal.reporting.report_sections_making import making_section, training_section
-from pmal.reporting.report_sections_mistakes import mistakes_section
-from pmal.reporting.report_sections_pictures import embedding_section, prototypes_section, robustness_section
-from pmal.reporting.report_sections_scores import scores_section
-from pmal.reporting.robustness import measure_quality, stored_quality
+from pmal.reporting.page.sections.score_sections import scores_section
+from pmal.reporting.page.tested import Answered, Decided, Measured, Mined, RunFacts, plain_names
 from pmal.reporting.verdict import judge
-from pmal.serving.bundle import load_model
+from pmal.run.run_folder import CONFIG, read_config
 
 NAME = "report.html"
 TEST_IMAGES = 10_000

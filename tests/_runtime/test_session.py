@@ -2,10 +2,11 @@
 
 import pytest
 
-from pmal._runtime import session, torchrun
-from pmal._runtime.launch import usable_cores
+from pmal._runtime import session
+from pmal._runtime.processes import torchrun
+from pmal._runtime.processes.launch import usable_cores
+from pmal._runtime.processes.ranks import RankGroup
 from pmal._runtime.progress import Lines, Silent
-from pmal._runtime.ranks import RankGroup
 from pmal._runtime.session import open_session, open_shared_session
 from pmal.config import Resources
 from pmal.errors import UsageError

@@ -6,15 +6,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pmal._engine.loop import TrainingSet, train
 from pmal._runtime.progress import Silent
 from pmal._runtime.session import Session
 from pmal.baselines.confusing_samples import embed_apart
 from pmal.config import EncoderConfig, Resources, RunConfig, build
-from pmal.data.batches import ResidentImages
+from pmal.data.feeding.batches import ResidentImages
 from pmal.ensemble.classifier import Classifier, ClassifierSpec
 from pmal.ensemble.classifiers import make_learner, rehearse, untrained
 from pmal.ensemble.heads import HeadConfig
-from pmal.ensemble.training import TrainingSet, train
 from pmal.errors import UsageError
 from tests.baselines import toy
 from tests.reference import points as reference
@@ -186,8 +186,8 @@ def test_vectors_cannot_be_generated():
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_captured_step_does_what_the_eager_one_does():
-    from pmal.ensemble.optimizers import make_optimizer, set_rate
-    from pmal.ensemble.steps import EagerStep, GraphStep
+    from pmal._engine.optimizers import make_optimizer, set_rate
+    from pmal._engine.steps import EagerStep, GraphStep
 
     device = torch.device("cuda")
     x, labels = (t.to(device) for t in images(64))

@@ -9,8 +9,8 @@ from pmal.config import Resources, RunConfig, build, merge, read_recipe
 from pmal.ensemble.heads import default_options
 from pmal.errors import UsageError
 from pmal.methods import METHODS
+from pmal.rejection.bundle.saving import load_model
 from pmal.rejection.scores import LOGIT_SCORES
-from pmal.serving.bundle import load_model
 
 QUICK = {"data": {"limit": 24, "held_out": 0.25}, "training": {"epochs": 1, "batch_size": 32}}
 

@@ -8,6 +8,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from pmal import OpenSetClassifier, auroc, pipeline
+from pmal._engine.optimizers import make_optimizer
+from pmal._engine.steps import EagerStep, GraphStep, compiled
 from pmal._runtime.session import open_session
 from pmal._runtime.tensors import load_tensors
 from pmal.baselines.proser import PlaceholderHead, draw_shares, mix_neighbors, placeholder_loss
@@ -15,8 +17,6 @@ from pmal.config import EncoderConfig, Resources, RunConfig, TrainingConfig, bui
 from pmal.encoders import list_encoders
 from pmal.ensemble.classifier import Classifier, ClassifierSpec, with_head
 from pmal.ensemble.heads import HeadConfig, HeadShape
-from pmal.ensemble.optimizers import make_optimizer
-from pmal.ensemble.steps import EagerStep, GraphStep, compiled
 from pmal.errors import UsageError
 from tests.reference import proser as reference
 

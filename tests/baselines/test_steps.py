@@ -3,12 +3,12 @@
 import pytest
 import torch
 
+from pmal._engine.optimizers import make_optimizer
+from pmal._engine.steps import EagerStep, GraphStep, compiled
 from pmal.config import EncoderConfig, RunConfig, build
 from pmal.ensemble.classifier import ClassifierSpec
 from pmal.ensemble.classifiers import make_learner, untrained
 from pmal.ensemble.heads import final_head, first_head
-from pmal.ensemble.optimizers import make_optimizer
-from pmal.ensemble.steps import EagerStep, GraphStep, compiled
 from pmal.methods import METHODS
 from tests.waiting import Watch
 

@@ -1,6 +1,6 @@
 """Made-up records, and the smallest real cells there are."""
 
-from pmal.benchmark.cells import FLUCTUATION, make_cell
+from pmal.benchmark.cells.cell import FLUCTUATION, make_cell
 from pmal.benchmark.ledger import Ledger
 from pmal.config import to_settings
 
@@ -47,7 +47,7 @@ def _scores(values):
 
 
 def made_up(folder, *records):
-    from pmal.benchmark.cells import cell_of
+    from pmal.benchmark.cells.cell import cell_of
 
     ledger = Ledger(folder)
     for one in records:

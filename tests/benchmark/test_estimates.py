@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from pmal.benchmark.cells import FLUCTUATION
+from pmal.benchmark.cells.cell import FLUCTUATION
+from pmal.benchmark.cells.shared import classifier_keys
 from pmal.benchmark.estimates import describe, estimate_cells, total, usual_speed
 from pmal.benchmark.grid import Planned
-from pmal.benchmark.shared import classifier_keys
 from tests.benchmark.ledgers import made_up, record, tiny
 
 HERE = {"device": "cuda", "machine": "x86_64", "gpu": "some GPU"}

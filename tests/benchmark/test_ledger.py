@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from pmal.benchmark.cells import ENSEMBLE, FIT, FLUCTUATION
+from pmal.benchmark.cells.cell import ENSEMBLE, FIT, FLUCTUATION
 from pmal.benchmark.ledger import Ledger
 from pmal.errors import DataError
 from tests.benchmark.ledgers import about, made_up, mining_record, record, tiny

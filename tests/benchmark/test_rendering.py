@@ -5,9 +5,9 @@ import io
 
 import pytest
 
-from pmal.benchmark.paper import Printed
 from pmal.benchmark.rendering import Beside, Table, as_data, entry_text, render
-from pmal.benchmark.statistics import Difference, Mean
+from pmal.benchmark.tables.paper import Printed
+from pmal.benchmark.tables.statistics import Difference, Mean
 
 MEAN = Mean(90.44, 1.25, cells=5, splits=5)
 TABLE = Table(

@@ -12,10 +12,10 @@ import torch
 
 from pmal._runtime.session import open_session
 from pmal.benchmark import schedule
+from pmal.benchmark.cells.running import Places
+from pmal.benchmark.cells.shared import classifier_keys
 from pmal.benchmark.grid import Planned
-from pmal.benchmark.running import Places
 from pmal.benchmark.schedule import _next_ready, _Running, run_at_once, run_one_by_one
-from pmal.benchmark.shared import classifier_keys
 from pmal.config import Resources
 from pmal.errors import DataError, Interrupted, UsageError
 from tests.benchmark.ledgers import tiny

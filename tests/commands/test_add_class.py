@@ -10,11 +10,11 @@ import torch
 
 from pmal import OpenSetClassifier
 from pmal._runtime.files import sha256, write_json
-from pmal._runtime.runs import only_writer
-from pmal.data.decode import encode_png
+from pmal.data.decoding.decode import encode_png
+from pmal.rejection.bundle.saving import load_model, save_model
 from pmal.rejection.model import Rule
-from pmal.serving import image_files
-from pmal.serving.bundle import load_model, save_model
+from pmal.run.run_folder import only_writer
+from pmal.serving.answers import image_files
 from tests.serving.tiny_model import CLASSES, HELD_OUT, make_model, pictures_of
 from tests.test_cli import assert_one_line_error
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from pmal._runtime.session import open_session
 from pmal.benchmark import schedule
-from pmal.benchmark.cells import make_cell
+from pmal.benchmark.cells.cell import make_cell
+from pmal.benchmark.cells.running import Places
 from pmal.benchmark.grid import Planned
-from pmal.benchmark.running import Places
 from pmal.commands.benchmark import _run
 from pmal.config import Resources
 from pmal.data.sources import registry

@@ -10,7 +10,7 @@ import pytest
 
 from pmal.commands.export import _metrics
 from pmal.errors import PmalError
-from pmal.serving import export_onnx
+from pmal.serving.onnx import exporting as export_onnx
 from tests import test_cli, test_cli_predict
 from tests.serving.exports import exported
 from tests.serving.tiny_model import CLASSES

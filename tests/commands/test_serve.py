@@ -12,8 +12,8 @@ import threading
 import pytest
 from PIL import Image
 
+from pmal.rejection.bundle.saving import save_model
 from pmal.rejection.model import Rule
-from pmal.serving.bundle import save_model
 from tests import test_cli
 from tests.hanging import HANGING, wait_for
 from tests.serving.http_service import call as http_call
@@ -97,7 +97,7 @@ def resident_bytes(port):
 
 def test_mistakes_are_told_in_one_line(run, tmp_path, call, monkeypatch):
     monkeypatch.setattr(
-        "pmal.serving.service_server.leave_a_core", lambda: None
+        "pmal.serving.http.server.leave_a_core", lambda: None
     )  # the tests after this one, too
     assert_one_line_error(call("serve", tmp_path / "gone", "--port", 0), 3, "gone")
     assert_one_line_error(

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from pmal.data.arrays import ReadSamples, image_store, vector_store
-from pmal.data.decode import encode_png
+from pmal.data.decoding.decode import encode_png
 from pmal.data.samples import Samples
 from pmal.errors import DataError
 

@@ -6,9 +6,9 @@ import torch
 
 from pmal._runtime.session import open_session
 from pmal.config import DataConfig, Resources
-from pmal.data.augmentation import augment, channel_statistics, normalize
-from pmal.data.loading import load_images
-from pmal.data.parts import image_shape, open_part, training_statistics
+from pmal.data.decoding.loading import load_images
+from pmal.data.feeding.augmentation import augment, channel_statistics, normalize
+from pmal.data.feeding.parts import image_shape, open_part, training_statistics
 from pmal.data.samples import BadImage, Samples, VectorStore
 from pmal.errors import DataError, UsageError
 
@@ -97,7 +97,7 @@ def test_a_model_of_another_width_or_of_images_refuses_them():
 
 
 def test_images_are_no_embeddings(tmp_path):
-    from pmal.data.decode import encode_png
+    from pmal.data.decoding.decode import encode_png
     from pmal.data.sources.folder import FileStore
 
     (tmp_path / "a.png").write_bytes(encode_png(np.zeros((8, 8, 3), np.uint8)))

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 import torch
 
+from pmal._engine.loop import TrainingSet
+from pmal._runtime.processes.ranks import RankGroup
 from pmal._runtime.progress import Silent
-from pmal._runtime.ranks import RankGroup
 from pmal._runtime.session import Session
 from pmal.config import EncoderConfig, Resources, RunConfig, build
-from pmal.data.batches import ResidentImages
+from pmal.data.feeding.batches import ResidentImages
 from pmal.ensemble import classifiers
 from pmal.ensemble.classifier import ClassifierSpec
 from pmal.ensemble.classifiers import networks_at_once, train_classifiers
-from pmal.ensemble.training import TrainingSet
 
 CPU = torch.device("cpu")
 SPEC = ClassifierSpec(EncoderConfig("small"), ("a", "b"), 8, 1)

@@ -4,8 +4,8 @@ import torch
 
 from pmal._runtime.session import open_session
 from pmal.config import EncoderConfig, Resources
-from pmal.data.batches import ResidentImages
-from pmal.data.parts import Part
+from pmal.data.feeding.batches import ResidentImages
+from pmal.data.feeding.parts import Part
 from pmal.data.samples import ArrayStore, Samples
 from pmal.ensemble.classifier import Classifier, ClassifierSpec, load_classifier, save_classifier
 from pmal.ensemble.embeddings import embed_images, embed_training_set, stored_embeddings

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from pmal._runtime.ranks import RankGroup
+from pmal._runtime.processes.ranks import RankGroup
 from pmal.geometry import topology as module
 from pmal.geometry.kernels import kernel_for
 from pmal.geometry.logits import space_of

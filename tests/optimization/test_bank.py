@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from pmal._runtime.ranks import RankGroup
+from pmal._runtime.processes.ranks import RankGroup
 from pmal.errors import DataError
 from pmal.optimization.bank import PrototypeBank, as_table, held_prototypes, refresh_size
 

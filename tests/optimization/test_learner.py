@@ -7,7 +7,7 @@ from torch.nn.functional import cosine_similarity, cross_entropy, one_hot
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pmal.config import DataConfig, EncoderConfig, OptimizationConfig, RunConfig, TrainingConfig
-from pmal.data.augmentation import normalize
+from pmal.data.feeding.augmentation import normalize
 from pmal.ensemble.classifier import Classifier, ClassifierSpec
 from pmal.optimization import DISTANCES
 from pmal.optimization.bank import PrototypeBank

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 
+from pmal._engine.loop import TrainingSet
 from pmal._runtime.progress import Silent
 from pmal._runtime.session import Session
 from pmal._runtime.tensors import has_tensors
 from pmal.config import DataConfig, EncoderConfig, OptimizationConfig, Resources, RunConfig, TrainingConfig
-from pmal.data.batches import ResidentImages
+from pmal.data.feeding.batches import ResidentImages
 from pmal.ensemble.classifier import Classifier, ClassifierSpec
 from pmal.ensemble.embeddings import embed_images
-from pmal.ensemble.training import TrainingSet
 from pmal.errors import DataError
 from pmal.mining import PrototypeSet
 from pmal.optimization import point_to_set_distance

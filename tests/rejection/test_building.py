@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 import torch
 
+from pmal._engine.loop import TrainingSet
+from pmal._runtime.processes.ranks import ALONE
 from pmal._runtime.progress import Silent
-from pmal._runtime.ranks import ALONE
 from pmal._runtime.session import Session
 from pmal.config import EncoderConfig, Resources, RunConfig, build
-from pmal.data.batches import ResidentImages
-from pmal.data.parts import Part
+from pmal.data.feeding.batches import ResidentImages
+from pmal.data.feeding.parts import Part
 from pmal.data.samples import ArrayStore, Samples
 from pmal.ensemble.classifier import Classifier, ClassifierSpec
-from pmal.ensemble.training import TrainingSet
 from pmal.mining import PrototypeSet
 from pmal.rejection import building
 from pmal.rejection.model import OpenSetModel, Prototype, Rule

@@ -11,16 +11,16 @@ import pytest
 import torch
 
 from pmal.config import EncoderConfig
-from pmal.data.batches import ResidentImages
+from pmal.data.feeding.batches import ResidentImages
 from pmal.ensemble.classifier import Classifier, ClassifierSpec
 from pmal.ensemble.embeddings import embed_images
 from pmal.errors import DataError, UsageError
 from pmal.optimization import point_to_set_distance
 from pmal.rejection import model as module
-from pmal.rejection.calibration import Calibration
+from pmal.rejection.calibration.held_out import Calibration
+from pmal.rejection.calibration.thresholds import conformal_threshold
 from pmal.rejection.model import REPLAYED, OpenSetModel, Prototype, Rule
 from pmal.rejection.scores import Reference, unknown_scores
-from pmal.rejection.thresholds import conformal_threshold
 from tests.waiting import Watch
 
 CPU = torch.device("cpu")

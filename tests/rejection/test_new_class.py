@@ -8,7 +8,7 @@ import torch
 from pmal.config import EncoderConfig
 from pmal.ensemble.classifier import Classifier, ClassifierSpec
 from pmal.errors import DataError, UsageError
-from pmal.rejection.calibration import Calibration
+from pmal.rejection.calibration.held_out import Calibration
 from pmal.rejection.model import OpenSetModel, Prototype, Rule
 from pmal.rejection.new_class import add_class, class_probabilities, mine_class
 from pmal.rejection.scores import Reference, unknown_scores

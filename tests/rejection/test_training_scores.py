@@ -3,7 +3,7 @@
 import torch
 
 from pmal.config import EncoderConfig
-from pmal.data.batches import ResidentImages
+from pmal.data.feeding.batches import ResidentImages
 from pmal.ensemble.classifier import Classifier, ClassifierSpec
 from pmal.ensemble.heads import HeadConfig
 from pmal.rejection import training_scores

@@ -7,7 +7,6 @@ import torch
 from PIL import Image
 
 from pmal._runtime.progress import Lines
-from pmal._runtime.runs import open_run
 from pmal._runtime.session import open_session
 from pmal.config import EnsembleConfig, MiningConfig, Resources, RunConfig
 from pmal.data.samples import ArrayStore, Samples
@@ -16,6 +15,7 @@ from pmal.errors import UsageError
 from pmal.mining import QualityOptions, SampleQuality, mine, mine_spaces, select_candidates
 from pmal.reporting.audit import Audit, audit_table, check_auditable, make_audit, sheet_rows, write_audit
 from pmal.reporting.contact_sheet import CAPTION, MARGIN, SIDE, TITLE, Row, contact_sheet
+from pmal.run.run_folder import open_run
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ import torch
 
 from pmal._runtime.progress import Silent
 from pmal.config import EncoderConfig
-from pmal.data.batches import ResidentImages
-from pmal.data.parts import Part
+from pmal.data.feeding.batches import ResidentImages
+from pmal.data.feeding.parts import Part
 from pmal.data.samples import ArrayStore, Samples
 from pmal.ensemble.classifier import Classifier, ClassifierSpec
-from pmal.rejection.calibration import Calibration
+from pmal.rejection.calibration.held_out import Calibration
 from pmal.rejection.model import OpenSetModel, Rule
 from pmal.rejection.scores import LOGIT_SCORES, Reference, unknown_scores
 from pmal.reporting.evaluation import _model_figures, evaluate, measure_model

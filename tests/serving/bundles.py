@@ -7,13 +7,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from pmal.config import EncoderConfig
-from pmal.data.batches import ResidentImages
+from pmal.data.feeding.batches import ResidentImages
 from pmal.ensemble.classifier import Classifier, ClassifierSpec
 from pmal.ensemble.embeddings import embed_images
-from pmal.rejection.calibration import Calibration
+from pmal.rejection.bundle.saving import load_model
+from pmal.rejection.calibration.held_out import Calibration
 from pmal.rejection.model import OpenSetModel, Prototype, Rule
 from pmal.rejection.scores import Reference, unknown_scores
-from pmal.serving.bundle import load_model
 
 CPU = torch.device("cpu")
 NAMES = ("ant", "bee", "größe <1>")

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 import pmal
 from pmal.config import EncoderConfig
 from pmal.ensemble.classifier import Classifier, ClassifierSpec
-from pmal.rejection.calibration import Calibration
+from pmal.rejection.calibration.held_out import Calibration
 from pmal.rejection.model import OpenSetModel, Prototype, Rule
 from pmal.rejection.scores import Reference, unknown_scores
 

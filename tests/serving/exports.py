@@ -7,8 +7,8 @@ import torch
 
 from pmal.rejection.model import Rule
 from pmal.rejection.new_class import add_class
-from pmal.serving.export_check import Images
-from pmal.serving.export_onnx import export_onnx
+from pmal.serving.onnx.exporting import export_onnx
+from pmal.serving.onnx.parity import Images
 from tests.serving.tiny_model import make_model, pictures_of
 
 

@@ -8,12 +8,12 @@ import threading
 import uuid
 from collections import namedtuple
 
-from pmal.data.decode import encode_png
-from pmal.serving.service import create_app
-from pmal.serving.service_batching import batch_size
-from pmal.serving.service_core import Service
-from pmal.serving.service_model import ServedModel
-from pmal.serving.service_server import make_server
+from pmal.data.decoding.decode import encode_png
+from pmal.serving.http.app import create_app
+from pmal.serving.http.batching import batch_size
+from pmal.serving.http.core import Service
+from pmal.serving.http.served_model import ServedModel
+from pmal.serving.http.server import make_server
 from tests.hanging import HANGING, wait_for
 from tests.serving.tiny_model import make_model, pictures_of
 

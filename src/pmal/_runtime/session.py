@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from pmal._runtime.devices import choose_device
-from pmal._runtime.launch import read_launch, usable_cores
+from pmal._runtime.processes.launch import read_launch, usable_cores
+from pmal._runtime.processes.ranks import ALONE, Ranks
 from pmal._runtime.progress import Display, Silent
-from pmal._runtime.ranks import ALONE, Ranks
 from pmal.config import Resources
 from pmal.errors import UsageError
 
@@ -48,7 +48,7 @@ def open_session(resources: Resources | None = None, display: Display | None = N
 
 def open_shared_session(resources: Resources, display: Display) -> Session:
     """The session of one of the processes that torchrun started, if it did. Only the first has a display."""
-    from pmal._runtime.torchrun import local_device, open_ranks
+    from pmal._runtime.processes.torchrun import local_device, open_ranks
 
     launch, ranks = read_launch(), open_ranks(resources.device)
     if not resources.workers and launch.local_size > 1:  # every core once, not once for every process

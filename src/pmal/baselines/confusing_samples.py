@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import softplus
 
-from pmal.ensemble.optimizers import OwnAdam
+from pmal._engine.optimizers import OwnAdam
 from pmal.errors import UsageError
 
 SMALLEST_IMAGE = 8

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pmal.benchmark.cells import FIT, FLUCTUATION
+from pmal.benchmark.cells.cell import FIT, FLUCTUATION
 from pmal.errors import unknown_name
 
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from pmal._runtime.text import duration
-from pmal.benchmark.cells import FIT, Cell
+from pmal.benchmark.cells.cell import FIT, Cell
+from pmal.benchmark.cells.shared import Key, classifier_keys
 from pmal.benchmark.grid import Planned
 from pmal.benchmark.ledger import Result
-from pmal.benchmark.shared import Key, classifier_keys
 from pmal.methods import METHODS
 
 _HARDWARE = ("gpu", "machine", "threads")

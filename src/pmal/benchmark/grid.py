@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pmal.benchmark.ablations import find_grid, measure_of
-from pmal.benchmark.cells import Cell, make_cell, plain_settings
-from pmal.benchmark.equal_cost import count_known_classes, equal_cost_cell
-from pmal.benchmark.methods import EQUAL_COST, TOGETHER, method_names
+from pmal.benchmark.cells.asked_methods import EQUAL_COST, TOGETHER, method_names
+from pmal.benchmark.cells.cell import Cell, make_cell, plain_settings
+from pmal.benchmark.cells.equal_cost import count_known_classes, equal_cost_cell
 from pmal.config import DataConfig, RunConfig, build, merge, parse_assignment, read_recipe
-from pmal.data.protocols import get_split, list_families, list_sets, splits
 from pmal.data.rows.table import holds_embeddings
 from pmal.data.sources.registry import is_named, open_source
-from pmal.data.task import OWN_FAMILIES, customary_family
+from pmal.data.splits.protocols import get_split, list_families, list_sets, splits
+from pmal.data.splits.task import OWN_FAMILIES, customary_family
 from pmal.errors import UsageError, unknown_name
 from pmal.methods import METHODS
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from pmal._runtime.files import make_folder, read_json, write_json
-from pmal.benchmark.cells import FIT, FLUCTUATION, Cell, cell_of
-from pmal.benchmark.passes import cell_passes
+from pmal.benchmark.cells.cell import FIT, FLUCTUATION, Cell, cell_of
+from pmal.benchmark.cells.passes import cell_passes
 from pmal.errors import DataError, UsageError
 from pmal.methods import METHODS
 

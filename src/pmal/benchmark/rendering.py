@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pmal.benchmark.paper import Printed
-from pmal.benchmark.statistics import Difference, Mean
+from pmal.benchmark.tables.paper import Printed
+from pmal.benchmark.tables.statistics import Difference, Mean
 from pmal.reporting.tables import align
 
 

@@ -17,7 +17,7 @@ from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any
 
 from pmal._runtime.devices import choose_device
-from pmal._runtime.gpu_sharing import shared_gpu
+from pmal._runtime.processes.gpu_sharing import shared_gpu
 from pmal._runtime.progress import Display, Lines
 from pmal._runtime.session import Session, open_session
 from pmal._runtime.signals import (
@@ -26,9 +26,9 @@ from pmal._runtime.signals import (
     stop_with_parent,
     uninterrupted_starts,
 )
+from pmal.benchmark.cells.running import Places, run_cell
+from pmal.benchmark.cells.shared import Key, classifier_keys
 from pmal.benchmark.grid import Planned
-from pmal.benchmark.running import Places, run_cell
-from pmal.benchmark.shared import Key, classifier_keys
 from pmal.benchmark.watching import Named
 from pmal.config import Resources
 from pmal.errors import DataError, Interrupted, PmalError

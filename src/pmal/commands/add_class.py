@@ -14,7 +14,7 @@ from pmal.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from pmal.data.samples import VectorStore
-    from pmal.estimator import OpenSetClassifier
+    from pmal.estimator.open_set import OpenSetClassifier
     from pmal.rejection.new_class import AddedClass
 
 
@@ -39,7 +39,7 @@ def add_class(
     """
     session = start_session(Resources(device=device), as_json, AGAIN)
 
-    from pmal.serving.predict import find_model
+    from pmal.serving.answers.predict import find_model
 
     folder = find_model(run)
     folder = folder.resolve() if folder.name in ("", "..") else folder
@@ -59,10 +59,10 @@ def _add(folder: Path, name: str, paths: list[str], device: str) -> tuple["Added
 
     Returns what the class changed, and of how many samples it was made.
     """
-    from pmal._runtime.runs import CONFIG, only_writer, seal_again
-    from pmal.estimator import RECORD, OpenSetClassifier
-    from pmal.serving.bundle import save_model
-    from pmal.serving.predict import takes_embeddings
+    from pmal.estimator.open_set import RECORD, OpenSetClassifier
+    from pmal.rejection.bundle.saving import save_model
+    from pmal.run.run_folder import CONFIG, only_writer, seal_again
+    from pmal.serving.answers.predict import takes_embeddings
 
     above = folder.resolve().parent
     of_run, of_classifier = ((above / file).is_file() and folder.name == "model" for file in (CONFIG, RECORD))
@@ -80,7 +80,7 @@ def _add(folder: Path, name: str, paths: list[str], device: str) -> tuple["Added
 
 
 def _images(paths: list[str]) -> list[str]:
-    from pmal.serving.image_files import find_files
+    from pmal.serving.answers.image_files import find_files
 
     files, bad = find_files(paths)
     if bad:

@@ -23,7 +23,7 @@ def bench(
     """
     session = start_session(Resources(device=device), as_json, AGAIN)
 
-    from pmal.speed.bench import choose_sizes, run_bench
+    from pmal.speed.measuring import choose_sizes, run_bench
     from pmal.speed.text import bench_text
 
     found = run_bench(choose_sizes(session.device, encoder or [], quick), session)

@@ -26,8 +26,8 @@ from pmal.errors import PmalError, UsageError, unknown_name
 
 if TYPE_CHECKING:
     from pmal._runtime.session import Session
+    from pmal.benchmark.cells.running import Places
     from pmal.benchmark.grid import Planned
-    from pmal.benchmark.running import Places
 
 RESULTS = Path("benchmarks") / "results"
 WORK = Path("runs") / "benchmark"
@@ -87,7 +87,7 @@ def benchmark(
     resources = Resources(device, data_root, workers, memory_limit)
     session = start_session(resources, as_json, AGAIN if dry_run else GO_ON)
 
-    from pmal.benchmark.running import Places
+    from pmal.benchmark.cells.running import Places
     from pmal.benchmark.schedule import missing_cells
 
     places = Places(out, work, keep)
@@ -126,8 +126,8 @@ def _show_plan(
     planned: "list[Planned]", missing: "list[Planned]", places: "Places", session: "Session", as_json: bool
 ) -> None:
     from pmal._runtime.devices import describe_hardware
+    from pmal.benchmark.cells.running import count_training_images
     from pmal.benchmark.estimates import describe, estimate_cells, total
-    from pmal.benchmark.running import count_training_images
 
     results, _ = places.ledger.results()
     store = places.store(session.device)
@@ -163,7 +163,7 @@ def table(
     """
     from pmal.benchmark.ledger import Ledger
     from pmal.benchmark.rendering import as_data, render
-    from pmal.benchmark.tables import ledger_tables, paper_tables
+    from pmal.benchmark.tables.method_tables import ledger_tables, paper_tables
 
     if form not in FORMATS:
         raise unknown_name("format", form, FORMATS)

@@ -42,8 +42,8 @@ def data_check(source: SourceArgument, data_root: DataRootOption = None, as_json
     """
     session = start_session(Resources(data_root=data_root), as_json, AGAIN)
 
-    from pmal.data.check import check_source, describe_check
-    from pmal.data.check_rows import check_rows, describe_rows_check, holds_rows
+    from pmal.data.inspection.check import check_source, describe_check
+    from pmal.data.inspection.check_rows import check_rows, describe_rows_check, holds_rows
     from pmal.data.sources.registry import open_to_check
 
     opened = open_to_check(source, data_root)
@@ -76,7 +76,7 @@ def data_convert(
     """Write SOURCE as one Parquet file in Hugging Face's image layout. Encoded images keep their bytes."""
     start_session(Resources(data_root=data_root), True, AGAIN)
 
-    from pmal.data.check_rows import holds_rows
+    from pmal.data.inspection.check_rows import holds_rows
     from pmal.data.sources.parquet import write_parquet
     from pmal.data.sources.registry import open_source
 
@@ -107,8 +107,8 @@ def data_splits(
     as_json: JsonOption = False,
 ) -> None:
     """The known and unknown classes of every split, and what is wrong with the published lists."""
-    from pmal.data.protocols import as_json as splits_as_json
-    from pmal.data.protocols import list_families, split_defects, splits
+    from pmal.data.splits.protocols import as_json as splits_as_json
+    from pmal.data.splits.protocols import list_families, split_defects, splits
 
     families = list_families(name)
     family = family or ("arpl" if "arpl" in families else families[0])

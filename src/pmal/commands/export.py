@@ -20,7 +20,7 @@ from pmal.config import Resources
 from pmal.errors import UsageError, unknown_name
 
 if TYPE_CHECKING:
-    from pmal.serving.onnx_model import OnnxModel
+    from pmal.serving.onnx.onnx_model import OnnxModel
 
 
 def export(
@@ -44,10 +44,10 @@ def export(
     """
     session = start_session(Resources(device="cpu", data_root=data_root), as_json, AGAIN)
 
-    from pmal.serving.export_check import images_to_check
-    from pmal.serving.export_onnx import FORMATS, export_onnx, output_paths, write_export
-    from pmal.serving.model_card import model_card
-    from pmal.serving.predict import find_model, open_model
+    from pmal.serving.answers.predict import find_model, open_model
+    from pmal.serving.onnx.exporting import FORMATS, export_onnx, output_paths, write_export
+    from pmal.serving.onnx.model_card import model_card
+    from pmal.serving.onnx.parity import images_to_check
 
     if form not in FORMATS:
         raise unknown_name("format", form, FORMATS)
@@ -83,7 +83,7 @@ def open_exported(path: Path, device: str, accept: float | None = None, **rule: 
     if device not in ("auto", "cpu"):
         raise UsageError(f"--device {device}: an exported model runs on the CPU: leave --device out")
 
-    from pmal.serving.onnx_model import OnnxModel
+    from pmal.serving.onnx.onnx_model import OnnxModel
 
     model = OnnxModel.load(path)
     return model if accept is None else model.with_accept(accept)

@@ -51,9 +51,9 @@ def far(
     session = start_session(Resources(device, data_root, workers, memory_limit), as_json, AGAIN)
 
     from pmal._runtime.files import make_folder, write_json
-    from pmal.benchmark.far import FarOptions, measure_runs
-    from pmal.benchmark.far_sets import FAR_SETS
-    from pmal.benchmark.far_text import far_text
+    from pmal.benchmark.far.comparison import FarOptions, measure_runs
+    from pmal.benchmark.far.far_sets import FAR_SETS
+    from pmal.benchmark.far.far_text import far_text
 
     found = measure_runs(runs, session, FarOptions(data, names if names is not None else FAR_SETS, most))
     if out is not None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pmal._runtime.launch import refuse_ranks
+from pmal._runtime.processes.launch import refuse_ranks
 from pmal.config import (
     STAGES,
     DataConfig,

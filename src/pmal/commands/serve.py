@@ -56,17 +56,17 @@ def serve(
     _check_installed()
     session = start_session(Resources(device=device), True, "the service has not started")
 
-    from pmal.serving.service import create_app
-    from pmal.serving.service_core import Service
-    from pmal.serving.service_model import model_loader
-    from pmal.serving.service_server import (
+    from pmal.serving.http.app import create_app
+    from pmal.serving.http.core import Service
+    from pmal.serving.http.requests.upload import Limits
+    from pmal.serving.http.served_model import model_loader
+    from pmal.serving.http.server import (
         address_of,
         bind,
         give_memory_back,
         leave_a_core,
         make_server,
     )
-    from pmal.serving.service_upload import Limits
 
     if queue < max_images:
         raise UsageError(f"--queue {queue} is less than --max-images {max_images}: raise it")

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pmal.data.loading import load_images
+from pmal.data.decoding.loading import load_images
+from pmal.data.feeding.workers import Plan
 from pmal.data.rows.table import single_precision
 from pmal.data.samples import NOT_FINITE, ArrayStore, Pixels, PixelStore, Samples, VectorStore
 from pmal.data.sources.folder import FileStore
-from pmal.data.workers import Plan
 from pmal.errors import DataError
 
 NAME = "X"

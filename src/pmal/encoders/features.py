@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from pmal._runtime.devices import full_precision
-from pmal._runtime.launch import usable_cores
+from pmal._runtime.processes.launch import usable_cores
 from pmal._runtime.progress import Advance
 from pmal._runtime.session import Session
 from pmal._runtime.tensors import has_tensors, load_tensors, save_tensors
-from pmal.data.batches import ResidentImages
-from pmal.data.fitting import BadSample, fitting_reader, listed
-from pmal.data.parts import Part, set_aside
+from pmal.data.decoding.fitting import BadSample, fitting_reader, listed
+from pmal.data.feeding.batches import ResidentImages
+from pmal.data.feeding.parts import Part, set_aside
 from pmal.data.samples import BadImage, EncodedStore, Pixels, Samples
 from pmal.encoders.pretrained import Backbone, backbone_digest
 

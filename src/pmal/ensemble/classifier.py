@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from pmal._runtime.ranks import ALONE, Ranks
+from pmal._runtime.processes.ranks import ALONE, Ranks
 from pmal._runtime.tensors import load_tensors, save_tensors
 from pmal.config import EncoderConfig, build
-from pmal.data.augmentation import normalize
+from pmal.data.feeding.augmentation import normalize
 from pmal.encoders import create_encoder
 from pmal.encoders.observing import Observer
 from pmal.encoders.pretrained import Backbone, rebuild_backbone

@@ -8,14 +8,17 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from pmal._runtime.ranks import Ranks
+from pmal._engine.loop import Training, TrainingSet, finish, train, train_together
+from pmal._engine.optimizers import learning_rate, make_optimizer
+from pmal._engine.steps import EagerStep, Objective
+from pmal._runtime.processes.ranks import Ranks
 from pmal._runtime.seeds import seeded, stream
 from pmal._runtime.session import Session
 from pmal._runtime.tensors import has_tensors, read_about
 from pmal.config import RunConfig, TrainingConfig
-from pmal.data.augmentation import augment
-from pmal.data.batches import is_resident
-from pmal.data.parts import training_statistics
+from pmal.data.feeding.augmentation import augment
+from pmal.data.feeding.batches import is_resident
+from pmal.data.feeding.parts import training_statistics
 from pmal.encoders.initial import load_initial
 from pmal.ensemble.classifier import (
     Classifier,
@@ -27,9 +30,6 @@ from pmal.ensemble.classifier import (
 )
 from pmal.ensemble.cost import weights_times_pixels
 from pmal.ensemble.heads import final_head
-from pmal.ensemble.optimizers import learning_rate, make_optimizer
-from pmal.ensemble.steps import EagerStep, Objective
-from pmal.ensemble.training import Training, TrainingSet, finish, train, train_together
 from pmal.errors import DataError, UsageError
 from pmal.methods import METHODS
 

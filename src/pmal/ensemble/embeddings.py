@@ -8,12 +8,12 @@ from pathlib import Path
 import torch
 
 from pmal._runtime.devices import full_precision
+from pmal._runtime.processes.ranks import ALONE, Ranks
 from pmal._runtime.progress import Advance
-from pmal._runtime.ranks import ALONE, Ranks
 from pmal._runtime.session import Session
 from pmal._runtime.tensors import has_tensors, load_tensors, save_tensors
-from pmal.data.batches import ImageBatches, sequential_plan
-from pmal.data.parts import Part
+from pmal.data.feeding.batches import ImageBatches, sequential_plan
+from pmal.data.feeding.parts import Part
 from pmal.ensemble.classifier import Classifier
 from pmal.ensemble.heads import LinearHead
 

@@ -11,19 +11,19 @@ import math
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from pmal._runtime.runs import RunFolder
+from pmal._engine.loop import finish, train, training_set
+from pmal._engine.optimizers import RatesByDepth
 from pmal._runtime.seeds import stream
 from pmal._runtime.session import Session
 from pmal._runtime.tensors import has_tensors, save_tensors
 from pmal.config import EncoderConfig, RunConfig, TrainingConfig
-from pmal.data.augmentation import augment
-from pmal.data.parts import open_part
-from pmal.data.task import Task
+from pmal.data.feeding.augmentation import augment
+from pmal.data.feeding.parts import open_part
+from pmal.data.splits.task import Task
 from pmal.encoders.pretrained import Backbone
 from pmal.ensemble.inputs import FINETUNED, Inputs, finetuned_inputs, is_frozen, keep_backbone
-from pmal.ensemble.optimizers import RatesByDepth
-from pmal.ensemble.training import finish, train, training_set
 from pmal.errors import UsageError
+from pmal.run.run_folder import RunFolder
 
 BATCH = 32
 LAST = 0.25

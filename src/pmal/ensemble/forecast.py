@@ -11,7 +11,7 @@ from pmal._runtime.progress import Silent
 from pmal._runtime.session import Session
 from pmal._runtime.text import duration
 from pmal.config import RunConfig
-from pmal.data.task import Task
+from pmal.data.splits.task import Task
 from pmal.encoders.choice import PHOTOS
 from pmal.encoders.pretrained import Backbone, weights_missing
 from pmal.ensemble.classifier import ClassifierSpec

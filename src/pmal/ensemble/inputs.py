@@ -6,9 +6,9 @@ from pathlib import Path
 from pmal._runtime.session import Session
 from pmal._runtime.tensors import has_tensors, load_tensors, save_tensors
 from pmal.config import EncoderConfig, RunConfig
-from pmal.data.parts import Part, open_part
+from pmal.data.feeding.parts import Part, open_part
 from pmal.data.samples import Samples
-from pmal.data.task import Task
+from pmal.data.splits.task import Task
 from pmal.encoders.adapters import LIBRARIES
 from pmal.encoders.features import FeatureCache, open_features
 from pmal.encoders.precomputed import PRECOMPUTED

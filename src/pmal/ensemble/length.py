@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 from pmal.config import RunConfig
-from pmal.data.batches import steps_in_epoch
+from pmal.data.feeding.batches import steps_in_epoch
 
 FEW_STEPS = 100
 """Fewer leave a network little better than its first weights."""

@@ -14,7 +14,7 @@ knows nothing of it: both x and its error then come out too small.
 import torch
 from torch import Tensor
 
-from pmal._runtime.ranks import ALONE, Ranks
+from pmal._runtime.processes.ranks import ALONE, Ranks
 from pmal.geometry.kernels import Advance
 from pmal.geometry.logits import Space
 from pmal.geometry.topology import SAME, unit_of, weights

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pmal._runtime.ranks import ALONE, Ranks
+from pmal._runtime.processes.ranks import ALONE, Ranks
 from pmal.config import TEMPERATURES
 from pmal.errors import DataError, UsageError, unknown_name
 from pmal.geometry.kernels import kernel_for

@@ -25,7 +25,7 @@ import math
 import torch
 from torch import Tensor
 
-from pmal._runtime.ranks import ALONE, Ranks
+from pmal._runtime.processes.ranks import ALONE, Ranks
 from pmal.geometry.kernels import Advance, Kernel, square_sums
 from pmal.geometry.logits import Space
 

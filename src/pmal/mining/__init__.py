@@ -3,7 +3,7 @@
 from pmal.mining._checks import check_spaces
 from pmal.mining.candidates import select_candidates
 from pmal.mining.diversity import diversity_gaps, filter_diverse
-from pmal.mining.file_miner import MinedFile, mine_file
+from pmal.mining.files.file_miner import MinedFile, mine_file
 from pmal.mining.miner import check_settings, mine, mine_prototypes, mine_spaces
 from pmal.mining.prototypes import PrototypeSet
 from pmal.mining.quality import QualityOptions, count_pairs, robustness

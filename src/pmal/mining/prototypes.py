@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pmal._runtime.files import read_json
-from pmal._runtime.ranks import ALONE, Ranks
+from pmal._runtime.processes.ranks import ALONE, Ranks
 from pmal._runtime.tensors import has_tensors, load_tensors, save_tensors
 from pmal.errors import DataError
 

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pmal._runtime.ranks import ALONE, Ranks
+from pmal._runtime.processes.ranks import ALONE, Ranks
 from pmal._runtime.tensors import delete_tensors, load_tensors, save_tensors
 from pmal.errors import DataError
 

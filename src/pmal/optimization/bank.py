@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity
 
-from pmal._runtime.ranks import ALONE, Ranks
+from pmal._runtime.processes.ranks import ALONE, Ranks
 from pmal.errors import DataError
 
 

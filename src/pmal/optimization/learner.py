@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from pmal.config import RunConfig
-from pmal.data.augmentation import augment, normalize
-from pmal.data.batches import ResidentImages
+from pmal.data.feeding.augmentation import augment, normalize
+from pmal.data.feeding.batches import ResidentImages
 from pmal.ensemble.classifier import Classifier
 from pmal.ensemble.embeddings import embed_images
 from pmal.optimization.bank import PrototypeBank, as_table

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from pmal._runtime.ranks import ALONE, Ranks
+from pmal._engine.loop import TrainingSet, finish, train
+from pmal._runtime.processes.ranks import ALONE, Ranks
 from pmal._runtime.seeds import stream
 from pmal._runtime.session import Session
 from pmal._runtime.tensors import has_tensors
 from pmal.config import RunConfig
 from pmal.ensemble.classifier import Classifier, load_classifier, save_classifier
 from pmal.ensemble.classifiers import untrained
-from pmal.ensemble.training import TrainingSet, finish, train
 from pmal.errors import DataError
 from pmal.mining.prototypes import PrototypeSet
 from pmal.optimization.bank import PrototypeBank, held_prototypes, refresh_size

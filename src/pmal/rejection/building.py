@@ -6,27 +6,27 @@ import numpy as np
 import torch
 from torch.nn.functional import interpolate
 
+from pmal._engine.loop import TrainingSet
+from pmal._runtime.processes.ranks import Ranks
 from pmal._runtime.progress import Advance
-from pmal._runtime.ranks import Ranks
 from pmal._runtime.session import Session
 from pmal.config import RunConfig
-from pmal.data.loading import load_images
-from pmal.data.parts import Part
+from pmal.data.decoding.loading import load_images
+from pmal.data.feeding.parts import Part
 from pmal.data.samples import Samples
 from pmal.encoders.pretrained import Backbone
 from pmal.ensemble.classifier import Classifier, from_pixels
 from pmal.ensemble.embeddings import embed_images
-from pmal.ensemble.training import TrainingSet
 from pmal.errors import UsageError, unknown_name
 from pmal.methods import METHODS
 from pmal.mining.prototypes import PrototypeSet
 from pmal.optimization.learner import embed_prototypes
 from pmal.optimization.training import PrototypeTrainingSet
-from pmal.rejection.calibration import Calibration
+from pmal.rejection.calibration.held_out import Calibration
 from pmal.rejection.model import OpenSetModel, Prototype, Rule
 from pmal.rejection.scores import LOGIT_SCORES, Reference
 from pmal.rejection.training_scores import training_embeddings
-from pmal.rejection.typicality import FITTED_IMAGES, fit_typicality
+from pmal.rejection.typicality.of_layers import FITTED_IMAGES, fit_typicality
 
 ALONE = "neighbors"
 """What decides where `combined` has no held-out images: the best of its parts on known classes alone."""

@@ -15,17 +15,22 @@ from torch import Tensor
 
 from pmal._runtime.devices import full_precision
 from pmal._runtime.progress import Advance
-from pmal.data.batches import HostImages, ImageBatches, ResidentImages
+from pmal.data.feeding.batches import HostImages, ImageBatches, ResidentImages
 from pmal.ensemble.classifier import Classifier, in_half_precision
 from pmal.ensemble.embeddings import batch_for, embed_images
 from pmal.ensemble.replay import Replayed
 from pmal.errors import DataError, UsageError, unknown_name
 from pmal.optimization.distances import attention_weights
-from pmal.rejection.calibration import Calibration
-from pmal.rejection.penalty import DECISION, Penalty
+from pmal.rejection.calibration.held_out import Calibration
+from pmal.rejection.calibration.thresholds import conformal_p_values, decide, promise
 from pmal.rejection.scores import LOGIT_SCORES, Reference, class_distances, unknown_scores
-from pmal.rejection.thresholds import conformal_p_values, decide, promise
-from pmal.rejection.typicality import TYPICALITY, AnyTypicality, always_typical, embed_with_typicality
+from pmal.rejection.typicality.of_layers import (
+    TYPICALITY,
+    AnyTypicality,
+    always_typical,
+    embed_with_typicality,
+)
+from pmal.rejection.typicality.penalty import DECISION, Penalty
 
 _ROWS = 1 << 16
 REPLAYED = (*LOGIT_SCORES, "distance")

@@ -27,12 +27,12 @@ from pmal.errors import DataError, UsageError
 from pmal.mining import PrototypeSet, mine
 from pmal.mining.quality import exponent
 from pmal.rejection.building import thumbnails
-from pmal.rejection.calibration import Calibration
-from pmal.rejection.class_typicality import ClassTypicality
+from pmal.rejection.calibration.held_out import Calibration
 from pmal.rejection.model import ADDED_SCORES, OpenSetModel, Prototype, Rule
 from pmal.rejection.scores import NEIGHBORS, Reference, class_distances
 from pmal.rejection.training_scores import BANK_LIMIT
-from pmal.rejection.typicality import TYPICALITY, AnyTypicality
+from pmal.rejection.typicality.of_classes import ClassTypicality
+from pmal.rejection.typicality.of_layers import TYPICALITY, AnyTypicality
 
 _PROBED = 1000
 """Prototypes that the scale of logits against distances is measured on at most."""

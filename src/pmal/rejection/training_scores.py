@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pmal._runtime.processes.ranks import ALONE, Ranks
 from pmal._runtime.progress import Advance
-from pmal._runtime.ranks import ALONE, Ranks
-from pmal.data.batches import ChosenImages, ImageBatches
+from pmal.data.feeding.batches import ChosenImages, ImageBatches
 from pmal.data.samples import evenly
 from pmal.ensemble.classifier import Classifier
 from pmal.ensemble.embeddings import embed_images

@@ -5,9 +5,9 @@ from typing import Any
 
 from pmal._runtime.text import printable
 from pmal.config import RunConfig, to_settings
-from pmal.data.task import Task
+from pmal.data.splits.task import Task
 from pmal.methods import METHODS
-from pmal.reporting.cost import image_passes
+from pmal.reporting.image_passes import image_passes
 
 
 def describe(config: RunConfig, task: Task) -> dict[str, Any]:

@@ -10,23 +10,23 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from pmal._engine.loop import training_set
 from pmal._runtime.files import atomic_path, make_folder, write_text
-from pmal._runtime.runs import CONFIG, changed_settings, open_run, read_config
 from pmal._runtime.session import Session
 from pmal._runtime.tensors import has_tensors
 from pmal._runtime.text import plain_cell, printable
 from pmal.config import RunConfig
 from pmal.data.samples import BadImage, Pixels, Samples, VectorStore
-from pmal.data.task import open_task
+from pmal.data.splits.task import open_task
 from pmal.ensemble.classifiers import load_classifiers
 from pmal.ensemble.embeddings import EmbeddedSet, embed_training_set, stored_embeddings
 from pmal.ensemble.inputs import run_inputs
-from pmal.ensemble.training import training_set
 from pmal.errors import UsageError
 from pmal.geometry import centered_logits
 from pmal.mining import PrototypeSet, SampleQuality, mine, select_candidates
 from pmal.reporting.contact_sheet import Row, contact_sheet
-from pmal.reporting.robustness import measure_quality, stored_quality
+from pmal.reporting.image_quality import measure_quality, stored_quality
+from pmal.run.run_folder import CONFIG, changed_settings, open_run, read_config
 
 COLUMNS = ("class", "rank", "id", "r", "log_r", "candidate", "prototype", "predicted", "name")
 PER_ROW = 10

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from PIL import Image, ImageDraw, ImageFont
 
-from pmal.data.decode import fit_to
+from pmal.data.decoding.decode import fit_to
 from pmal.data.samples import Pixels
 
 SIDE, GAP, CAPTION, MARGIN, TITLE = 96, 8, 16, 16, 28

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 from pmal._runtime.files import read_json
+from pmal._runtime.processes.ranks import ALONE, Ranks
 from pmal._runtime.progress import Display
-from pmal._runtime.ranks import ALONE, Ranks
-from pmal.data.parts import Part
+from pmal.data.feeding.parts import Part
 from pmal.data.samples import evenly
-from pmal.data.task import Task
+from pmal.data.splits.task import Task
 from pmal.ensemble.classifier import Classifier
 from pmal.ensemble.embeddings import embed_images
 from pmal.errors import DataError
@@ -25,7 +25,7 @@ from pmal.rejection.training_scores import (
     kept_embeddings,
     training_embeddings,
 )
-from pmal.rejection.typicality import fit_typicality
+from pmal.rejection.typicality.of_layers import fit_typicality
 from pmal.reporting.metrics import accuracy_interval, expected_calibration_error, macro_f1, open_set_metrics
 
 Scores = Mapping[str, torch.Tensor]

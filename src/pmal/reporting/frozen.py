@@ -5,14 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pmal._engine.loop import training_set
 from pmal._runtime.progress import Silent
 from pmal._runtime.session import Session
 from pmal.config import RunConfig
-from pmal.data.parts import Part
-from pmal.data.task import Task
+from pmal.data.feeding.parts import Part
+from pmal.data.splits.task import Task
 from pmal.ensemble.classifier import Classifier
 from pmal.ensemble.inputs import Inputs
-from pmal.ensemble.training import training_set
 from pmal.mining import PrototypeSet
 from pmal.rejection.building import build_model
 from pmal.reporting.evaluation import measure_model

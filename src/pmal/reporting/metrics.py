@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pmal.errors import DataError, UsageError
-from pmal.rejection.inputs import as_numbers, as_scores, same_length
+from pmal.rejection.vectors import as_numbers, as_scores, same_length
 
 if TYPE_CHECKING:
-    from pmal.rejection.inputs import Values
+    from pmal.rejection.vectors import Values
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -7,10 +7,10 @@ share of known images rejected is what chance reaches, and what counts is how fa
 from collections.abc import Mapping
 from typing import Any
 
-from pmal.rejection.penalty import DECISION
 from pmal.rejection.training_scores import POST_HOC
-from pmal.rejection.typicality import TYPICALITY
-from pmal.reporting.report_page import Verdict
+from pmal.rejection.typicality.of_layers import TYPICALITY
+from pmal.rejection.typicality.penalty import DECISION
+from pmal.reporting.page.document import Verdict
 
 POOR_ACCURACY = 0.7
 TOO_STRICT = 0.1

@@ -15,17 +15,17 @@ import numpy as np
 import torch
 from torch import nn
 
+from pmal._engine.lanes import take_turns
+from pmal._engine.loop import TrainingSet
+from pmal._engine.loop import _Loop as TrainingLoop  # not train(): here an epoch is a turn
+from pmal._engine.steps import GraphStep, Objective, compiled
 from pmal._runtime.progress import Silent
 from pmal._runtime.session import Session
 from pmal.config import RunConfig, build
-from pmal.data.batches import ResidentImages
+from pmal.data.feeding.batches import ResidentImages
 from pmal.data.samples import Pixels
 from pmal.ensemble.classifier import Classifier, ClassifierSpec
 from pmal.ensemble.classifiers import make_learner, untrained
-from pmal.ensemble.lanes import take_turns
-from pmal.ensemble.steps import GraphStep, Objective, compiled
-from pmal.ensemble.training import TrainingSet
-from pmal.ensemble.training import _Loop as TrainingLoop  # not train(): here an epoch is a turn
 from pmal.errors import UsageError, unknown_name
 from pmal.mining import PrototypeSet
 from pmal.optimization.training import PrototypeTrainingSet, make_prototype_learner

@@ -20,7 +20,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, Dataset
 
 from pmal._runtime.signals import leave_interrupts_to_parent
-from pmal.data.augmentation import crop_padding
+from pmal.data.feeding.augmentation import crop_padding
 from pmal.data.samples import Pixels
 from pmal.ensemble.classifier import Classifier, ClassifierSpec
 

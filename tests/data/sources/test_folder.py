@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from pmal.data.decode import encode_png
+from pmal.data.decoding.decode import encode_png
 from pmal.data.samples import BadImage
 from pmal.data.sources import folder as folder_module
 from pmal.data.sources.folder import FileStore, PathTable, holds_samples_at, list_files, open_folder

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from pmal.data.decode import encode_png
+from pmal.data.decoding.decode import encode_png
 from pmal.data.samples import ArrayStore, BadImage, PixelStore, Samples
 from pmal.data.sources import _image_column, parquet
 from pmal.data.sources.folder import open_folder

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from pmal.data.decode import decode_fitted
+from pmal.data.decoding.decode import decode_fitted
 from pmal.encoders.pretrained import create_backbone
 from pmal.encoders.pretrained.efficientnet_lite import ConvNorm, same_padding
 from pmal.encoders.pretrained.weights import read_own

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from pmal._runtime.launch import usable_cores
+from pmal._runtime.processes.launch import usable_cores
 from pmal._runtime.progress import Display
-from pmal.data.decode import Examined, examine, gray_square
-from pmal.data.formats import NotAnImage
+from pmal.data.decoding.decode import Examined, examine, gray_square
+from pmal.data.decoding.image_formats import NotAnImage
 from pmal.data.inspection.near_duplicates import SIDE
 from pmal.data.samples import BadImage, EncodedStore, Samples
 

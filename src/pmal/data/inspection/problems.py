@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pmal.data.feeding.parts import FEW_IMAGES
 from pmal.data.inspection.images import PartLooks
-from pmal.data.parts import FEW_IMAGES
 from pmal.data.sources.folder import FileStore
 
 TINY = 16

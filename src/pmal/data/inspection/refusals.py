@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from pmal.config import DataConfig
-from pmal.data.fitting import listed
+from pmal.data.decoding.fitting import listed
+from pmal.data.decoding.loading import check_quarantine
+from pmal.data.feeding.parts import check_classes, image_shape
 from pmal.data.inspection.images import PartLooks
-from pmal.data.loading import check_quarantine
-from pmal.data.parts import check_classes, image_shape
-from pmal.data.protocols import list_sets
 from pmal.data.samples import Samples, Source
-from pmal.data.task import Task, choose_split, make_task
+from pmal.data.splits.protocols import list_sets
+from pmal.data.splits.task import Task, choose_split, make_task
 from pmal.errors import PmalError
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pmal._runtime.text import printable
-from pmal.data.decode import decode
+from pmal.data.decoding.decode import decode
 from pmal.data.samples import BadImage, Pixels, Samples, Source
 from pmal.errors import DataError
 

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from pmal._runtime.files import atomic_path, make_folder
-from pmal.data.decode import decode, encode_png
+from pmal.data.decoding.decode import decode, encode_png
 from pmal.data.samples import BadImage, EncodedStore, Ids, Pixels, Samples, Source
 from pmal.data.sources._image_column import ImageColumn, arrow_errors
 from pmal.errors import DataError

@@ -13,12 +13,12 @@ from pathlib import Path
 
 from pmal.data.rows.table import holds_embeddings
 from pmal.data.samples import Samples, Source
-from pmal.data.sources._named import NAMED, NamedSet
-from pmal.data.sources.cifar import read_cifar100_test
 from pmal.data.sources.embeddings import open_embeddings
 from pmal.data.sources.folder import holds_samples_at, list_droppings, open_folder, read_folder
 from pmal.data.sources.npz import open_npz
 from pmal.data.sources.parquet import open_parquet
+from pmal.data.sources.published._named import NAMED, NamedSet
+from pmal.data.sources.published.cifar import read_cifar100_test
 from pmal.errors import DataError, UsageError, did_you_mean
 
 DATA_ROOT_VARIABLE = "PMAL_DATA"

@@ -1,0 +1,1 @@
+"""The training loop: steps, lanes side by side, CUDA graphs, optimizers, batch norm."""

@@ -1,0 +1,1 @@
+"""Several processes: ranks, torchrun, how workers start, sharing a GPU."""

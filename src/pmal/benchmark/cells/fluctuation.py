@@ -1,0 +1,90 @@
+"""How much prototypes change when the mining is repeated with other classifiers.
+
+The paper repeats it three times and shows a picture. Here: three pairs of classifiers from independent
+random streams; the share of prototypes that two repetitions have in common, and how far a prototype lies
+from the nearest one of the other repetition, in the space of the first classifier, beside the same for
+random images of the class.
+
+N samples, D channels, T prototypes of a class.
+"""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pmal import pipeline
+from pmal._runtime.manifest import describe_environment
+from pmal._runtime.progress import notes_of_warnings
+from pmal._runtime.session import Session
+from pmal._runtime.tensors import load_tensors
+from pmal.benchmark.ablations import MININGS
+from pmal.config import RunConfig
+from pmal.data.feeding.parts import image_shape
+from pmal.data.splits.task import open_task
+from pmal.ensemble.inputs import run_inputs
+from pmal.mining import PrototypeSet, QualityOptions, mine_spaces
+from pmal.reporting.about import describe
+
+
+def measure_fluctuation(config: RunConfig, run: Path, session: Session) -> dict[str, Any]:
+    """Mine with the classifiers 0 and 1, 2 and 3, ... of a run, and compare the prototypes."""
+    for stage in ("classifiers", "embeddings"):
+        pipeline.fit(config, run, session, only=stage)
+    task = open_task(config.data, session.resources.data_root)
+    # Only what could be read was embedded.
+    inputs = run_inputs(config, image_shape(task.train, config.data), run, session)
+    samples = inputs.open("train", task.train, session).samples
+    spaces = [_space(run, index) for index in range(2 * MININGS)]
+    options = QualityOptions(config.mining, config.seed, device=session.device)
+    with notes_of_warnings(session.display):
+        mined = [
+            mine_spaces(spaces[2 * i : 2 * i + 2], samples.labels, options, ids=samples.ids)[0]
+            for i in range(MININGS)
+        ]
+    figures = compare_minings(mined, spaces[0][0], torch.as_tensor(samples.ids), samples.labels)
+    about = {"manifest": describe_environment(session.device)}
+    return describe(config, task) | figures | about
+
+
+def compare_minings(
+    mined: list[PrototypeSet], z_ND: Tensor, ids_N: Tensor, labels_N: NDArray[np.int64]
+) -> dict[str, Any]:
+    """Means over classes and pairs of repetitions. Distances are one minus the cosine."""
+    place = {int(i): position for position, i in enumerate(ids_N.tolist())}
+    unit_ND = torch.nn.functional.normalize(z_ND.double(), dim=1)
+    random = np.random.default_rng(0)
+    shares, near, by_chance = [], [], []
+    for a, b in itertools.permutations(range(len(mined)), 2):
+        for label in range(mined[a].num_classes):
+            members = np.flatnonzero(labels_N == label)
+            own, other = ([place[i] for i in _ids(mined[m], label)] for m in (a, b))
+            drawn = random.permutation(members)[: len(own)]
+            shares.append(len(set(own) & set(other)) / max(len(own), 1))
+            near.append(_nearest(unit_ND[own], unit_ND[other]))
+            by_chance.append(_nearest(unit_ND[drawn], unit_ND[random.permutation(members)[: len(other)]]))
+    return {
+        "minings": len(mined),
+        "share_equal": float(np.mean(shares)),
+        "distance_to_nearest": float(np.mean(near)),
+        "distance_by_chance": float(np.mean(by_chance)),
+        "per_class": mined[0].per_class,
+    }
+
+
+def _ids(mined: PrototypeSet, label: int) -> list[int]:
+    return [int(i) for i in mined.ids[mined.labels == label].tolist()]
+
+
+def _nearest(own_TD: Tensor, other_TD: Tensor) -> float:
+    """Mean distance to the nearest one of the others."""
+    return float((1 - own_TD @ other_TD.T).clamp_min(0).amin(dim=1).mean())
+
+
+def _space(run: Path, index: int) -> tuple[Tensor, Tensor, Tensor]:
+    tensors, _ = load_tensors(run / "embeddings" / str(index))
+    return tensors["z"], tensors["weight"], tensors["bias"]

@@ -1,0 +1,1 @@
+"""Finished models against images of other sets and of none."""

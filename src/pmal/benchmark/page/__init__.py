@@ -1,0 +1,1 @@
+"""The ledger as an HTML page."""

@@ -1,0 +1,1 @@
+"""From the ledger to tables: groups, statistics, references, the paper's figures."""

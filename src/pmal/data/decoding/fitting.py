@@ -1,0 +1,101 @@
+"""Every sample decoded to the size of a model, in threads. Imports no torch: an exported model needs none."""
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from pmal._runtime.processes.launch import usable_cores
+from pmal._runtime.progress import Advance
+from pmal.data.decoding.decode import decode_fitted, fit_to
+from pmal.data.samples import BadImage, EncodedStore, Ids, Pixels, Samples
+
+_CHUNK = 64
+SMALL_SECONDS = 5e-4
+"""So short a time goes mostly into the interpreter: of 32 px, 16 threads decode half as many as one."""
+
+
+@dataclass(frozen=True)
+class BadSample:
+    """A sample that is left out, and why."""
+
+    id: int
+    name: str
+    reason: str
+
+
+def read_fitted(
+    samples: Samples, *, size: int, channels: int, workers: int = 0, advance: Advance | None = None
+) -> tuple[Pixels, Samples, list[BadSample]]:
+    """Pixels (M, C, H, W) of the M readable samples, these samples, and those that were not readable."""
+    fitted = np.empty((len(samples), channels, size, size), dtype=np.uint8)
+    read = fitting_reader(samples, size, channels)
+
+    def keep(position: int) -> None:
+        fitted[position] = read(position).transpose(2, 0, 1)
+
+    bad = try_all(len(samples), keep, workers, advance)
+    readable = positions_without(bad, len(samples))
+    return fitted[readable] if bad else fitted, samples.at(readable), listed(samples, bad)
+
+
+def fitting_reader(samples: Samples, size: int, channels: int) -> Callable[[int], Pixels]:
+    """From a position to the pixels (size, size, channels) there."""
+    store, ids = samples.store, samples.ids
+    if isinstance(store, EncodedStore):
+        return lambda position: decode_fitted(store.encoded(int(ids[position])), size, channels)
+    return lambda position: fit_to(store.read(int(ids[position])), size, channels)
+
+
+def try_each(positions: Iterable[int], attempt: Callable[[int], None]) -> list[tuple[int, str]]:
+    """The positions at which it raised `BadImage`, with the reason."""
+    bad = []
+    for position in positions:
+        try:
+            attempt(position)
+        except BadImage as reason:
+            bad.append((position, str(reason)))
+    return bad
+
+
+def try_all(
+    count: int, attempt: Callable[[int], None], workers: int, advance: Advance | None
+) -> list[tuple[int, str]]:
+    """`try_each` of all positions, in threads.
+
+    `workers`: threads, because Pillow lets go of the interpreter while it decodes. 0: one per core, or none
+    where the first images are so small that threads would wait for the interpreter most of the time.
+    """
+
+    def go_through(start: int) -> list[tuple[int, str]]:
+        return try_each(range(start, min(start + _CHUNK, count)), attempt)
+
+    found: list[tuple[int, str]] = []
+    seconds: list[float] = []
+    for position in range(min(_CHUNK, count)):
+        begin = time.perf_counter()
+        found += try_each([position], attempt)
+        seconds.append(time.perf_counter() - begin)
+    if advance:
+        advance(len(seconds))
+    small = not workers and statistics.median(seconds or [math.inf]) < SMALL_SECONDS
+    starts = range(_CHUNK, count, _CHUNK)
+    with ThreadPoolExecutor(workers or usable_cores()) as pool:
+        chunks = map(go_through, starts) if small else pool.map(go_through, starts)
+        for start, bad in zip(starts, chunks, strict=True):
+            found += bad
+            if advance:
+                advance(min(_CHUNK, count - start))
+    return found
+
+
+def positions_without(bad: list[tuple[int, str]], total: int) -> Ids:
+    return np.delete(np.arange(total, dtype=np.int64), [position for position, _ in bad])
+
+
+def listed(samples: Samples, bad: list[tuple[int, str]]) -> list[BadSample]:
+    return [BadSample(int(samples.ids[p]), samples.name(p), reason) for p, reason in bad]

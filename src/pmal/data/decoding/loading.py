@@ -1,0 +1,215 @@
+"""From samples to image tensors. What cannot be read is set aside with its reason; no id ever shifts.
+
+A set that fits into memory is loaded at once (`load_images`). A larger one is checked in full beforehand
+(`verify_images`) and then streamed (`SampleDataset`): an image that fails only then has changed on disk.
+Both give the same pixels.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+from pmal._runtime.progress import Advance
+from pmal.data.decoding.decode import verify
+from pmal.data.decoding.fitting import (
+    BadSample,
+    fitting_reader,
+    listed,
+    positions_without,
+    read_fitted,
+    try_all,
+    try_each,
+)
+from pmal.data.feeding.workers import Workers
+from pmal.data.rows.table import check_width
+from pmal.data.samples import (
+    NOT_FINITE,
+    ArrayStore,
+    BadImage,
+    EncodedStore,
+    Samples,
+    VectorStore,
+    evenly,
+)
+from pmal.errors import DataError, UsageError
+
+MAX_UNREADABLE = 0.2
+MANY_IMAGES = 10_000
+"""From so many on, verified in processes: half of the time is the interpreter's, which threads share."""
+MIXED_SIZE = 64
+"""The side that images of different sizes are brought to unless the user says another."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """Images (M, C, H, W) uint8 of the M readable samples, and the samples that were not readable.
+
+    Embeddings in the place of images are (M, D, 1, 1) float32.
+    """
+
+    images: torch.Tensor
+    samples: Samples
+    quarantine: list[BadSample]
+
+
+def load_images(
+    samples: Samples, *, size: int, channels: int, workers: int = 0, advance: Advance | None = None
+) -> Loaded:
+    """Decode every sample to (channels, size, size). `workers`: threads, 0 for one per usable CPU core."""
+    if isinstance(samples.store, VectorStore):
+        return _load_rows(samples, samples.store, (size, channels), advance)
+    held = _already_fitted(samples, size, channels)
+    if held is not None:
+        if advance:
+            advance(len(samples))
+        return Loaded(held, samples, [])
+    if channels not in (1, 3):
+        raise UsageError(
+            f"the model takes embeddings of {channels} numbers, not images: see docs/how-to/embeddings.md"
+        )
+    fitted, readable, bad = read_fitted(
+        samples, size=size, channels=channels, workers=workers, advance=advance
+    )
+    return Loaded(torch.from_numpy(fitted), readable, bad)
+
+
+def verify_images(
+    samples: Samples, *, workers: int = 0, advance: Advance | None = None
+) -> tuple[Samples, list[BadSample]]:
+    """Check every sample once and keep nothing: the readable samples, and those that are not."""
+    if len(samples) < MANY_IMAGES or not isinstance(samples.store, EncodedStore):
+        bad = try_all(len(samples), _check_of(samples), workers, advance)
+    else:
+        bad = _verify_many(samples, workers, advance)
+    return samples.at(positions_without(bad, len(samples))), listed(samples, bad)
+
+
+def probe_shape(samples: Samples, limit: int = 64) -> tuple[int, int]:
+    """Side and channels to load with, judged by up to `limit` evenly spaced samples.
+
+    The side is that of the images where all are squares of one size, else 64. One channel only where all are
+    gray.
+    """
+    positions = evenly(len(samples), limit)
+    shapes, failures = [], []
+    for position in positions.tolist():
+        try:
+            shapes.append(samples.read(position).shape)
+        except BadImage as reason:
+            failures.append(f"{samples.name(position)}: {reason}")
+    if not shapes:
+        first = failures[0] if failures else "there are no samples"
+        raise DataError(f"none of {len(positions)} probed images is readable ({first})")
+    sides = {side for height, width, _ in shapes for side in (height, width)}
+    channels = 1 if all(shape[2] == 1 for shape in shapes) else 3
+    return (sides.pop() if len(sides) == 1 else MIXED_SIZE), channels
+
+
+def check_quarantine(
+    quarantine: Sequence[BadSample],
+    total: int,
+    where: str,
+    max_share: float = MAX_UNREADABLE,
+    unit: str = "images",
+) -> None:
+    """Refuse a part of which too much is unreadable: then the cause is not a few bad files."""
+    if len(quarantine) > max_share * total:
+        first = quarantine[0]
+        raise DataError(
+            f"{where}: {len(quarantine)} of {total} {unit} unreadable (first: {first.name}: {first.reason}), "
+            f"more than {100 * max_share:g} %: repair or remove them"
+        )
+
+
+def _check_of(samples: Samples) -> Callable[[int], None]:
+    """Raises `BadImage` where the image at a position cannot be read."""
+    store, ids = samples.store, samples.ids
+    if isinstance(store, EncodedStore):
+        return lambda position: verify(store.encoded(int(ids[position])))
+
+    def read(position: int) -> None:
+        store.read(int(ids[position]))
+
+    return read
+
+
+def _verify_many(samples: Samples, workers: int, advance: Advance | None) -> list[tuple[int, str]]:
+    bad: list[tuple[int, str]] = []
+    plan = torch.split(torch.arange(len(samples)), 256)
+    for positions, found in zip(plan, Workers(_BadImages(samples), workers).results(plan), strict=True):
+        bad += found
+        if advance:
+            advance(len(positions))
+    return bad
+
+
+class _BadImages(Dataset[list[tuple[int, str]]]):
+    """Positions of the images of a batch that cannot be read, and why."""
+
+    def __init__(self, samples: Samples) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitems__(self, positions: list[int]) -> list[tuple[int, str]]:
+        return try_each(positions, _check_of(self.samples))
+
+
+class SampleDataset(Dataset[torch.Tensor]):
+    """Verified samples, decoded in worker processes: (C, H, W) uint8 each, or whole batches of them."""
+
+    def __init__(self, samples: Samples, size: int, channels: int) -> None:
+        self.samples = samples
+        self.size = size
+        self.channels = channels
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, position: int) -> torch.Tensor:
+        return self.__getitems__([position])[0]
+
+    def __getitems__(self, positions: list[int]) -> torch.Tensor:
+        """(B, C, H, W), which a worker hands over as one piece. torch calls it where a dataset has it."""
+        images = np.empty((len(positions), self.channels, self.size, self.size), dtype=np.uint8)
+        read = fitting_reader(self.samples, self.size, self.channels)
+        for place, position in enumerate(positions):
+            try:
+                images[place] = read(position).transpose(2, 0, 1)
+            except BadImage as reason:
+                name = self.samples.name(position)
+                raise DataError(f"{name}: {reason}; it was readable when the run began") from reason
+        return torch.from_numpy(images)
+
+
+def _check_width(store: VectorStore, size: int, channels: int) -> None:
+    """Refuse embeddings that a model of images, or of other embeddings, cannot take."""
+    if size != 1:
+        raise UsageError(f"{store.origin}: embeddings, but the model takes images of {size} px: pass images")
+    check_width(store, channels)
+
+
+def _load_rows(
+    samples: Samples, store: VectorStore, shape: tuple[int, int], advance: Advance | None
+) -> Loaded:
+    """A copy of the rows with finite numbers; the others are set aside."""
+    _check_width(store, *shape)
+    finite = store.finite(samples.ids)
+    bad = [(position, NOT_FINITE) for position in np.flatnonzero(~finite).tolist()]
+    readable = samples.at(finite) if bad else samples
+    if advance:
+        advance(len(samples))
+    rows = torch.from_numpy(store.vectors[readable.ids])[:, :, None, None]
+    return Loaded(rows, readable, listed(samples, bad))
+
+
+def _already_fitted(samples: Samples, size: int, channels: int) -> torch.Tensor | None:
+    """A copy of what is in memory as the model takes it; None where something has to be decoded."""
+    store = samples.store
+    if isinstance(store, ArrayStore) and store.pixels.shape[1:] == (size, size, channels):
+        return torch.from_numpy(store.pixels[samples.ids]).permute(0, 3, 1, 2).contiguous()
+    return None

@@ -1,0 +1,1 @@
+"""From pixels to augmented batches on the device."""

@@ -1,0 +1,149 @@
+"""Processes that do what a plan asks for, batch by batch and in its order: decode images, or check them."""
+
+import contextlib
+import multiprocessing
+import sys
+import warnings
+import weakref
+from collections.abc import Iterator, Sequence
+from multiprocessing.context import BaseContext
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, ClassVar, Generic, TypeVar
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+from torch.utils.data._utils import signal_handling
+
+from pmal._runtime.processes.launch import usable_cores
+from pmal._runtime.signals import leave_interrupts_to_parent, stop_with_parent, uninterrupted_starts
+from pmal.errors import DataError, PmalError
+
+Plan = Sequence[torch.Tensor]
+"""Which positions make up each batch, in order."""
+
+Result = TypeVar("Result")
+
+
+class Workers(Generic[Result]):
+    """What `dataset.__getitems__` gives for each batch of a plan. The processes wait for the next plan."""
+
+    _latest: "ClassVar[weakref.ref[Workers[Any]] | None]" = None
+    """Those that run: the parts of a data set with a process per core each would fill the memory."""
+
+    def __init__(self, dataset: Dataset[Result], count: int = 0, pinned: bool = False) -> None:
+        """count: 0 for one per usable core. pinned: tensors, in memory that a GPU can copy from."""
+        self.dataset, self.count, self.pinned = dataset, count or usable_cores(), pinned
+        self._plan: list[list[int]] = []
+        self._loader: DataLoader[Result] | None = None
+
+    def results(self, plan: Plan) -> Iterator[Result]:
+        """In the order of the plan, in the CPU's memory."""
+        if not plan:
+            return
+        try:
+            yield from self._start(plan)
+            return
+        except DataError as error:
+            # torch hands a worker's error on with its traceback; the last line is the message itself.
+            last = str(error).strip().splitlines()[-1]
+            lost: Exception = DataError(last.partition("DataError: ")[2] or last)
+            error.__traceback__ = None
+        except RuntimeError as error:
+            lost = worker_died(error)
+            error.__traceback__ = None if lost is not error else error.__traceback__
+        # torch's error refers to itself and, by its traceback, to the workers: they would live on until the
+        # garbage collector finds them, and then be waited for, 5 s each.
+        self._loader = None
+        raise lost
+
+    def end(self) -> None:
+        """Those that wait; a new plan starts others."""
+        self._loader = None
+
+    def _start(self, plan: Plan) -> Iterator[Result]:
+        """Hand the plan to the processes, new or waiting. Others end, unless they are still asked."""
+        former = Workers._latest() if Workers._latest else None
+        if former is not None and former is not self:
+            former.end()
+        Workers._latest = weakref.ref(self)
+        self._plan[:] = [positions.tolist() for positions in plan]
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "This DataLoader will create")  # more than cores, as was asked
+            self._loader = self._loader or self._make_loader()
+            try:
+                with uninterrupted_starts(), _unwatched_starts():
+                    return iter(self._loader)
+            except (OSError, EOFError) as error:
+                self._loader = None
+                raise _no_start(error) from None
+
+    def _make_loader(self) -> DataLoader[Result]:
+        # Some sets are copied to disk for workers. Now, when Ctrl-C is still heard: it may take long.
+        ForkingPickler.dumps(self.dataset)
+        return DataLoader(
+            self.dataset,
+            batch_sampler=self._plan,
+            collate_fn=_as_it_is,
+            num_workers=self.count,
+            multiprocessing_context=_starter(),
+            persistent_workers=True,  # the plan is exchanged between epochs instead
+            worker_init_fn=_begin,
+            pin_memory=self.pinned,
+            generator=torch.Generator(),  # or else it draws from the one that trainings repeat by
+        )
+
+
+def _starter() -> BaseContext:
+    """How workers start: never by a fork of this process, which can hang after torch has used threads.
+
+    A new interpreter each takes seconds to import torch. On Linux one process does that for all, and is
+    forked before it does anything else: workers are there at once, and have its memory in common.
+    """
+    if sys.platform != "linux":
+        return multiprocessing.get_context("spawn")
+    from pmal._runtime.processes.forking import forking_from
+
+    return forking_from("pmal.data.decoding.loading")
+
+
+def _no_start(error: OSError | EOFError) -> PmalError:
+    if isinstance(error, EOFError):
+        reason, fix = "the one they are forked from has ended", "try fewer --workers"
+    elif "AF_UNIX" in str(error):
+        reason, fix = str(error), "set TMPDIR to a shorter path"
+    else:
+        reason, fix = error.strerror or str(error), "try fewer --workers"
+    return PmalError(f"processes that decode images cannot start ({reason}): {fix}")
+
+
+@contextlib.contextmanager
+def _unwatched_starts() -> Iterator[None]:
+    """Keep torch from its handler of SIGCHLD: it raises an error wherever the program is when a worker dies.
+
+    A signal to the whole process group ends workers too, and that is no accident. Who waits for a batch of a
+    dead worker is told all the same, within 5 s.
+    """
+    before = signal_handling._SIGCHLD_handler_set
+    signal_handling._SIGCHLD_handler_set = True
+    try:
+        yield
+    finally:
+        signal_handling._SIGCHLD_handler_set = before
+
+
+def worker_died(error: Exception) -> Exception:
+    """torch's error about a lost worker in our words; any other error as it is."""
+    if "DataLoader worker" not in str(error):
+        return error
+    fix = "give it more shared memory (/dev/shm) or" if "shared memory" in str(error) else "try"
+    return PmalError(f"a process that decodes images died: {fix} fewer --workers")
+
+
+def _begin(worker: int) -> None:
+    leave_interrupts_to_parent()
+    stop_with_parent()
+
+
+def _as_it_is(batch: Any) -> Any:
+    """What `__getitems__` gives is a batch already."""
+    return batch

@@ -1,0 +1,1 @@
+"""Readers of the data sets that are known by name, in their official files."""

@@ -1,0 +1,1 @@
+"""`OpenSetClassifier`, its settings and its checks."""

@@ -1,0 +1,126 @@
+"""The options of `OpenSetClassifier` as the settings of a run, and back."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from pmal._runtime.devices import choose_device
+from pmal.config import RejectionConfig, RunConfig, build, merge
+from pmal.data.samples import Samples
+from pmal.data.sources.registry import absolute_source
+from pmal.defaults import complete_settings
+from pmal.errors import UsageError
+from pmal.methods import METHODS
+from pmal.rejection.building import ALONE
+from pmal.rejection.model import OpenSetModel
+from pmal.serving.answers.predict import change_rule
+
+ARRAYS = "arrays"
+"""What stands for a source where samples came as arrays."""
+
+_OPTIONS = {
+    "method": ("method",),
+    "encoder": ("encoder", "name"),
+    "finetune": ("encoder", "finetune"),
+    "score": ("rejection", "score"),
+    "accept": ("rejection", "accept"),
+    "per_class_threshold": ("rejection", "per_class"),
+    "held_out": ("data", "held_out"),
+    "epochs": ("training", "epochs"),
+    "prototypes_per_class": ("mining", "per_class"),
+}
+_ELSEWHERE = {"random_state": ("seed",), "fit(source)": ("data", "source")}
+OF_THIS_MACHINE = ("device", "data_root", "verbose")
+RULE_OPTIONS = {"score": "score", "accept": "accept", "per_class_threshold": "per_class"}
+"""Options that a fitted model follows without training, and what a `RejectionConfig` calls them."""
+
+
+def estimator_config(
+    params: Mapping[str, Any], source: str, seed: int, own: Callable[[], Samples] | None
+) -> tuple[RunConfig, str]:
+    """The recipe, then `settings`, then the options by name, and one line about an encoder that was chosen.
+
+    What an option stands for has no second way. own: opens the samples, where the source is no known set.
+    """
+    extra = params["settings"] or {}
+    if not isinstance(extra, Mapping):
+        raise UsageError(f"settings is {extra!r}: pass sections, such as {{'mining': {{'epsilon': 0.6}}}}")
+    for option, place in (_OPTIONS | _ELSEWHERE).items():
+        if _has(extra, place):
+            raise UsageError(f"settings: {'.'.join(place)} has its own place: use {option}")
+    named: dict[str, Any] = {
+        "seed": seed,
+        "data": {"source": source if source == ARRAYS else absolute_source(source)},
+    }
+    for option, place in _OPTIONS.items():
+        if params[option] is not None:
+            named = merge(named, _nested(place, _plain(params[option])))
+    device = choose_device(params["device"]).type
+    settings, note = complete_settings(merge(extra, named), params["recipe"], own, device)
+    return build(RunConfig, settings), note
+
+
+def changed_rule(model: OpenSetModel, params: Mapping[str, Any]) -> OpenSetModel:
+    """Return the model with what the options say of its rule; refused where it cannot decide by that.
+
+    The model itself comes back where no option is one of the rule.
+    """
+    given = {RULE_OPTIONS[name]: _plain(value) for name, value in params.items() if name in RULE_OPTIONS}
+    if not given:
+        return model
+    build(RejectionConfig, given)
+    if given.get("score") == "auto":
+        given["score"] = _default_score(model)
+    rule = change_rule(model.rule, given.get("score"), given.get("accept"), given.get("per_class"), None)
+    changed = replace(model, rule=rule)
+    changed.deciding_score()
+    return changed
+
+
+def saved_params(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that say what the classifier is, as JSON has them; not those of the machine it was fitted on."""
+    kept = {name: _plain(value) for name, value in params.items() if name not in OF_THIS_MACHINE}
+    return kept | {"random_state": kept["random_state"] if isinstance(kept["random_state"], int) else None}
+
+
+def model_params(model: OpenSetModel) -> dict[str, Any]:
+    """The options of a classifier that holds this model, as far as the model knows them."""
+    rule = model.rule
+    return {
+        "method": _method(model),
+        "encoder": model.classifier.spec.network_name,
+        "score": rule.score,
+        "accept": rule.accept,
+        "per_class_threshold": rule.per_class,
+    }
+
+
+def _default_score(model: OpenSetModel) -> str:
+    """What `score="auto"` stands for with a model that is there already."""
+    score = METHODS[_method(model)].score
+    return ALONE if score == "combined" and score not in model.score_names else score
+
+
+def _method(model: OpenSetModel) -> str:
+    head = model.classifier.spec.head.name
+    if head == "linear":
+        return "softmax" if model.reference is None else "pmal"
+    return next(name for name, method in METHODS.items() if head in (method.head, method.final))
+
+
+def _has(settings: Mapping[str, Any], place: tuple[str, ...]) -> bool:
+    head, *rest = place
+    inner = settings.get(head)
+    return head in settings and (not rest or (isinstance(inner, Mapping) and _has(inner, tuple(rest))))
+
+
+def _nested(place: tuple[str, ...], value: Any) -> dict[str, Any]:
+    for name in reversed(place):
+        value = {name: value}
+    found: dict[str, Any] = value
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """A number of numpy, as a parameter search draws it, as one of Python."""
+    return value.item() if hasattr(value, "item") and not isinstance(value, Mapping) else value

@@ -1,0 +1,1 @@
+"""Mining of embedding files: what `pmal mine FILE` needs."""

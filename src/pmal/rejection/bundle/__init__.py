@@ -1,0 +1,1 @@
+"""The finished model as a folder of safetensors and JSON with checksums."""

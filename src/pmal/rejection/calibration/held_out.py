@@ -1,0 +1,130 @@
+"""What held-out known images say about the scores, kept so that any acceptance rate can be asked for later.
+
+n held-out images.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from pmal.errors import unknown_name
+from pmal.rejection.calibration.thresholds import Threshold, conformal_threshold, per_class_thresholds
+from pmal.rejection.scores import ScoreScale, combined_score
+
+EMBEDDINGS_LIMIT = 10_000
+"""Embeddings that are kept at most: a bundle stays small."""
+FOLDS = 10
+"""Of the held-out images, each of which is compared with the other folds."""
+COMBINED = {"distance": 1.0, "neighbors": 2.0, "logit": 1.0}
+"""What the combined score is made of, where a model has them, and how much each counts.
+
+Distance and logit say how well an image fits a class, neighbors whether training images lie where it lies:
+half of the weight for each of the two questions. Chosen on known classes alone (docs/method.md)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """Scores of held-out known images, by name, and what the network took each image for.
+
+    The combined score compares an image with all of them. Its own scores here compare each image with nine
+    tenths of the others (cross-conformal), because an image that is compared with itself looks too known.
+    """
+
+    scores: Mapping[str, torch.Tensor]
+    """float64 (n,); that of `combined` is shorter in models that were saved by version 0.1."""
+    predictions: torch.Tensor
+    """int64 (n,)"""
+    scale: ScoreScale | None
+    """What the combined score is measured by."""
+    z: torch.Tensor | None = None
+    """Embeddings (m, D) of m <= n of the images: what a class that is added later is measured on."""
+    labels: torch.Tensor | None = None
+    """int64 (m,): the classes of these, where they are known."""
+    folds: int = 0
+    """Parts that were held out in turn, each scored by a model of the others. 0: one part."""
+
+    @classmethod
+    def fit(cls, scores: Mapping[str, torch.Tensor], predictions: torch.Tensor) -> "Calibration":
+        """From all scores of held-out images."""
+        parts = {name: scores[name] for name in COMBINED if name in scores}
+        folds = _folds(len(predictions))
+        usable = {name: values for name, values in parts.items() if _can_scale(values, folds)}
+        if len(usable) < 2 or len(folds) < 2:
+            return cls(dict(scores), predictions, None)
+        combined = _cross_fitted(usable, folds)
+        return cls({**scores, "combined": combined}, predictions, ScoreScale.fit(usable, COMBINED))
+
+    @classmethod
+    def pooled(cls, parts: Sequence["Calibration"]) -> "Calibration":
+        """From images that were held out in turn, by models that were each trained on the others."""
+        names = [name for name in parts[0].scores if name != "combined"]
+        scores = {name: torch.cat([part.scores[name] for part in parts]) for name in names}
+        found = cls.fit(scores, torch.cat([part.predictions for part in parts]))
+        return replace(found, folds=len(parts))
+
+    def keeping(self, z_ND: torch.Tensor, labels_N: torch.Tensor | None) -> "Calibration":
+        """The same with embeddings and labels of the images, evenly spaced ones where there are many."""
+        step = -(-len(z_ND) // EMBEDDINGS_LIMIT)
+        labels = None if labels_N is None else labels_N[::step].clone()
+        return replace(self, z=z_ND[::step].clone(), labels=labels)
+
+    def threshold(self, score: str, accept: float) -> Threshold:
+        """One for all classes."""
+        return conformal_threshold(self.of(score), accept)
+
+    def class_thresholds(self, score: str, accept: float, num_classes: int) -> tuple[Threshold, ...]:
+        """One per predicted class."""
+        return per_class_thresholds(self.of(score), self.predicted(score), num_classes, accept)
+
+    def by_class(self, score: str, accept: float, num_classes: int) -> list[torch.Tensor]:
+        """Known scores of each predicted class; of all classes for one that has no threshold of its own."""
+        known_N, predictions_N = self.of(score), self.predicted(score)
+        thresholds = self.class_thresholds(score, accept, num_classes)
+        return [known_N if t.pooled else known_N[predictions_N == k] for k, t in enumerate(thresholds)]
+
+    def predicted(self, score: str) -> torch.Tensor:
+        """Of the images that a score is there of."""
+        whole = len(self.of(score)) == len(self.predictions)
+        return self.predictions if whole else self.predictions[_second_half(len(self.predictions))]
+
+    def of(self, score: str) -> torch.Tensor:
+        """The known scores by this name."""
+        if score not in self.scores:
+            raise unknown_name("score", score, self.scores)
+        return self.scores[score]
+
+
+def _cross_fitted(scores: Mapping[str, torch.Tensor], folds: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the combined score of each image by the scale of the images outside its fold."""
+    combined = torch.empty(sum(map(len, folds)), dtype=torch.float64)
+    for fold in folds:
+        rest = _without(fold, len(combined))
+        scale = ScoreScale.fit({name: values[rest] for name, values in scores.items()}, COMBINED)
+        combined[fold] = combined_score({name: values[fold] for name, values in scores.items()}, scale).cpu()
+    return combined
+
+
+def _folds(count: int) -> list[torch.Tensor]:
+    """Return the positions of up to ten folds, drawn once and for all: images often lie in class order."""
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
+    return [order[first::FOLDS] for first in range(min(FOLDS, count))]
+
+
+def _without(fold: torch.Tensor, count: int) -> torch.Tensor:
+    return torch.ones(count, dtype=torch.bool).index_fill(0, fold, False).nonzero().flatten()
+
+
+def _second_half(count: int) -> torch.Tensor:
+    """Return which images version 0.1 kept the combined scores of: the others were its scale."""
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
+    return order[count - count // 2 :]
+
+
+def _can_scale(scores: torch.Tensor, folds: Sequence[torch.Tensor]) -> bool:
+    return all(_has_spread(scores[_without(fold, len(scores))]) for fold in folds)
+
+
+def _has_spread(scores: torch.Tensor) -> bool:
+    finite = scores[scores.isfinite()]
+    return len(finite) > 1 and bool(finite.amax() > finite.amin())

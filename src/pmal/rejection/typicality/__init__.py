@@ -1,0 +1,1 @@
+"""How unlike all training images an image is, and what that adds to its score."""

@@ -1,0 +1,123 @@
+"""The second line of defense: does an image look like the training images at all?
+
+The Mahalanobis distance of the channel statistics of all observed layers to those of the training images,
+whatever their classes, in the directions of each layer in which training images differ most. It needs no
+training and no second pass. Noise, flat or inverted images, and images of another kind are told apart by it,
+though they may lie in a known direction of the embedding.
+
+N training images, B images, F statistics of a layer, R of its directions, M directions of all layers.
+"""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from pmal._runtime.processes.ranks import ALONE, Ranks
+from pmal._runtime.progress import Advance
+from pmal.data.feeding.batches import ChosenImages, ImageBatches
+from pmal.data.samples import evenly
+from pmal.ensemble.classifier import FEATURES, Classifier
+from pmal.ensemble.embeddings import embed_images
+from pmal.rejection.typicality.of_classes import MOST_FEATURES, ClassTypicality, class_typicality_of
+from pmal.rejection.typicality.whitening import principal_directions
+
+TYPICALITY = "typicality"
+FITTED_IMAGES = 5000
+"""Training images that the statistics are fitted to, evenly spaced where there are more."""
+DIRECTIONS = 32
+"""Of a layer, at most: the others hold little but the noise of single images."""
+
+
+class Typicality(nn.Module):
+    """Where the statistics of the training images lie, and how they vary together."""
+
+    linear = False
+    """Unknown images near to known classes are as typical as these: only what is far beyond counts."""
+
+    def __init__(self, layers: Mapping[str, tuple[Tensor, Tensor]], whitening_MM: Tensor) -> None:
+        """layers: by name the mean (F,) and the directions (F, R), float32, as is the last argument."""
+        super().__init__()
+        self.names = tuple(layers)
+        for i, (mean_F, directions_FR) in enumerate(layers.values()):
+            self.register_buffer(f"mean_{i}", mean_F)
+            self.register_buffer(f"directions_{i}", directions_FR)
+        self.register_buffer("whitening", whitening_MM)
+
+    def forward(self, statistics: Mapping[str, Tensor]) -> Tensor:
+        """Return the typicality score, float64 (B,): the length of the whitened differences to the means.
+
+        Larger is less typical.
+        """
+        parts = [
+            (statistics[name] - self.get_buffer(f"mean_{i}")) @ self.get_buffer(f"directions_{i}")
+            for i, name in enumerate(self.names)
+        ]
+        whitened_BM = (torch.cat(parts, dim=1) @ self.get_buffer("whitening")).double()
+        total_B: Tensor = torch.linalg.vector_norm(whitened_BM, dim=1)
+        return total_B.masked_fill(total_B.isnan(), math.inf)
+
+
+AnyTypicality = Typicality | ClassTypicality
+
+
+def fit_typicality(
+    network: Classifier,
+    images: ImageBatches,
+    labels_N: Tensor | None = None,
+    advance: Advance | None = None,
+    ranks: Ranks = ALONE,
+) -> AnyTypicality | None:
+    """Return what training images look like to the layers, or in the features of a pretrained network.
+
+    None where the network has no layers to look at, and for more features than a covariance is made of.
+
+    labels_N: the classes of the images; features are compared with those of a class.
+    """
+    names = network.observed
+    if not names or (network.on_features and (labels_N is None or network.mean.numel() > MOST_FEATURES)):
+        return None
+    kept = evenly(len(images), FITTED_IMAGES)
+    if len(images) > FITTED_IMAGES:
+        images = ChosenImages(images, torch.from_numpy(kept))
+
+    def observe(batch: Tensor) -> tuple[Tensor, ...]:
+        _, _, found = network.embed_observed(batch)
+        return tuple(found[name] for name in names)
+
+    found = embed_images(network, images, advance=advance, ranks=ranks, embed=observe)
+    statistics = {name: x_NF.numpy() for name, x_NF in zip(names, found, strict=True)}
+    if labels_N is not None and network.on_features:
+        classes = class_typicality_of(statistics[FEATURES], labels_N.cpu().numpy()[kept])
+        return classes.to(network.mean.device)
+    return typicality_of(statistics).to(network.mean.device)
+
+
+def typicality_of(statistics: Mapping[str, NDArray[np.float32]]) -> Typicality:
+    """Return the typicality by the statistics of training images, (N, F) by layer."""
+    layers = {name: principal_directions(x_NF, DIRECTIONS) for name, x_NF in statistics.items()}
+    parts = [
+        (statistics[name] - mean_F.numpy()) @ directions_FR.numpy()
+        for name, (mean_F, directions_FR) in layers.items()
+    ]
+    _, whitening_MM = principal_directions(np.concatenate(parts, axis=1))
+    return Typicality(layers, whitening_MM)
+
+
+def embed_with_typicality(
+    network: Classifier, typicality: AnyTypicality | None, images_BCHW: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return embeddings, logits and typicality scores of images, in one pass."""
+    if typicality is None:
+        z_BD, logits_BK = network.embed(images_BCHW)
+        return z_BD, logits_BK, always_typical(z_BD)
+    z_BD, logits_BK, statistics = network.embed_observed(images_BCHW)
+    return z_BD, logits_BK, typicality(statistics)
+
+
+def always_typical(like_BD: Tensor) -> Tensor:
+    """Return the scores of images of which nothing but the embedding is known: minus infinity, (B,)."""
+    return torch.full_like(like_BD[:, 0], -math.inf, dtype=torch.float64)

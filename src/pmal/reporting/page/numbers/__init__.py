@@ -1,0 +1,1 @@
+"""What the sections of the report show, as numbers."""

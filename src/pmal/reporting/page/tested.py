@@ -1,0 +1,155 @@
+"""What the report of a run is made from.
+
+Shapes: N known test images, M unknown ones (known ones first), T training images.
+"""
+
+import functools
+import os
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pmal._runtime.text import printable, short_path
+from pmal.data.samples import Samples
+from pmal.mining import PrototypeSet
+from pmal.reporting.page.numbers.run_numbers import Bools, Floats, Ints
+
+CLASSES = 40
+"""Shown one by one at most; of more, evenly spaced ones."""
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What the run's own files say."""
+
+    settings: Mapping[str, Any]
+    source: str
+    split: str
+    class_names: Sequence[str]
+    unknown_names: Mapping[int, str]
+    """By their labels."""
+    images: Mapping[str, int]
+    """Readable images, by part."""
+    metrics: Mapping[str, Any] | None
+    manifest: Mapping[str, Any]
+    log: Sequence[Mapping[str, Any]]
+
+    @property
+    def method(self) -> str:
+        return str(self.settings["method"])
+
+
+@dataclass(frozen=True, eq=False)
+class Answered:
+    """What one network says about the test images."""
+
+    nearest: Ints
+    """Class of each, before any threshold (N + M,)."""
+    scores: Mapping[str, Floats]
+    """By name, each (N + M,)."""
+    z: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Decided:
+    """What the stored thresholds do with the test images, each (N + M,)."""
+
+    answer: Ints
+    """Class of each, -1 for unknown."""
+    p_values: Floats
+    """NaN without held-out images."""
+    typical: Bools
+    """Enough like the training images not to be unknown for that alone."""
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """The test images and what the model, and the plain softmax before it, say about them."""
+
+    known: Samples
+    unknown: Samples | None
+    model: Answered
+    softmax: Answered | None
+    decided: Decided | None
+    """None without a threshold."""
+    score: str
+    """The score that decides."""
+    thresholds: Mapping[str, float]
+    all_images: tuple[int, int]
+    """Known and unknown test images that there are."""
+
+    @property
+    def answer(self) -> Ints | None:
+        """Class of each, -1 for unknown; None without a threshold."""
+        return self.decided.answer if self.decided else None
+
+    @property
+    def correct(self) -> Bools:
+        correct_N: Bools = self.model.nearest[: len(self.known)] == self.known.labels
+        return correct_N
+
+    @property
+    def sampled(self) -> str:
+        """A sentence about how many test images this is drawn from; empty where it is all of them."""
+        used = (len(self.known), 0 if self.unknown is None else len(self.unknown))
+        if used == self.all_images:
+            return ""
+        text = " and ".join(f"{n:,} of {total:,}" for n, total in zip(used, self.all_images, strict=True))
+        text = f" Drawn from {text} known and unknown test images, evenly spaced;"
+        return f"{text} the table of results is of all."
+
+    def split(self, scores: Floats) -> tuple[Floats, Floats | None]:
+        """Of the known images, and of the unknown ones."""
+        n = len(self.known)
+        return scores[:n], scores[n:] if self.unknown is not None else None
+
+
+@dataclass(frozen=True, eq=False)
+class Mined:
+    """The training images by quality, and the prototypes."""
+
+    samples: Samples
+    r_N: Floats
+    correct_N: Floats
+    """Share of the classifiers that name an image correctly (T,)."""
+    predicted_N: Ints
+    """By the first classifier (T,)."""
+    prototypes: PrototypeSet
+    symbol: str
+    """r, or the name of another quality rule."""
+
+    @functools.cached_property
+    def position_of(self) -> dict[int, int]:
+        """Where a sample id stands."""
+        return {int(i): position for position, i in enumerate(self.samples.ids)}
+
+
+def plain_names(names: Sequence[str]) -> list[str]:
+    """Names on one line, and without the WordNet id before them where they are told apart without it.
+
+    >>> plain_names(["n02012849 crane", "n03126707 crane", "n02279972 monarch", "n01 owl"])
+    ['n02012849 crane', 'n03126707 crane', 'monarch', 'n01 owl']
+    """
+    given = [printable(name) for name in names]
+    short = [re.sub(r"^n\d{8} (?=.)", "", name) for name in given]
+    count = Counter([*short, *(name for name, one in zip(given, short, strict=True) if name != one)])
+    return [one if count[one] == 1 else name for name, one in zip(given, short, strict=True)]
+
+
+def unseen(place: int | None, name: str) -> list[str]:
+    """Return what stands in the place of a picture that is not there: its row, or the last part of its path.
+
+    >>> unseen(None, "data/features.npz[17]"), unseen(None, "img/17.png"), unseen(3, "img/17.png")
+    (['[17]'], ['17.png'], [])
+    """
+    if place is not None:
+        return []
+    row = re.search(r"\[[0-9]+\]$", name)
+    return [row[0] if row else printable(os.path.basename(name))]
+
+
+def short_name(name: str) -> str:
+    """What the report calls a file, on one line."""
+    return printable(short_path(name))

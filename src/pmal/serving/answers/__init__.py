@@ -1,0 +1,1 @@
+"""Files in, answers out: what `pmal predict` says of each image or row."""

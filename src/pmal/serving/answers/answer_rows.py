@@ -1,0 +1,113 @@
+"""What a model says about each image, ready for JSON. Imports no torch."""
+
+import contextlib
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from pmal._runtime.text import printable
+from pmal.data.samples import UNKNOWN_NAME
+from pmal.errors import UsageError
+
+Member = tuple[str, int]
+"""File and id of a prototype."""
+
+
+class Row(NamedTuple):
+    """The answer about one image, in numbers."""
+
+    name: str
+    label: int
+    """-1: unknown."""
+    nearest: int
+    score: float
+    limit: float
+    probability: float | None
+    """None: the network lacks the class, which was added later."""
+    far: float
+    far_limit: float
+    p_value: float
+    prototypes: list[dict[str, Any]]
+
+    @property
+    def is_far(self) -> bool:
+        """Whether it is unlike every training image, whatever class it is near to."""
+        return not self.far <= self.far_limit
+
+
+def describe_rows(class_names: Sequence[str], rows: Iterable[Row]) -> list[dict[str, Any]]:
+    """With names for numbers. Numbers that are not finite are text in JSON."""
+    return [
+        {
+            "image": unicode_name(row.name),
+            "class": class_names[row.label] if row.label >= 0 else UNKNOWN_NAME,
+            "known": row.label >= 0,
+            "nearest": class_names[row.nearest],
+            "score": json_number(row.score),
+            "threshold": json_number(row.limit),
+            "probability": None if row.probability is None else json_number(row.probability),
+            "typicality": json_number(row.far) if row.far > -math.inf else None,
+            "typicality_threshold": json_number(row.far_limit) if row.far_limit < math.inf else None,
+            "p_value": None if math.isnan(row.p_value) else row.p_value,
+            "because": because(row, class_names[row.nearest]),
+            "prototypes": row.prototypes,
+        }
+        for row in rows
+    ]
+
+
+def decide_together(blocks: Iterable[Sequence[dict[str, Any]]], fdr: float) -> list[list[dict[str, Any]]]:
+    """Return all answers as one block, decided anew: at most a share `fdr` of the unknown ones is known."""
+    from pmal.rejection.calibration.thresholds import discoveries
+
+    answers = [answer for block in blocks for answer in block]
+    p_values = [answer["p_value"] for answer in answers]
+    if None in p_values:
+        raise UsageError("--fdr needs p-values, and this model has no held-out images: leave it out")
+    unknown = discoveries(p_values, fdr).tolist() if answers else []
+    return [[_decided(answer, called) for answer, called in zip(answers, unknown, strict=True)]]
+
+
+def _decided(answer: dict[str, Any], unknown: bool) -> dict[str, Any]:
+    words = answer["because"] or f"nearest to {answer['nearest']}, but rarely so far from it"
+    return answer | {
+        "class": UNKNOWN_NAME if unknown else answer["nearest"],
+        "known": not unknown,
+        "because": words if unknown else None,
+    }
+
+
+def because(row: Row, nearest: str) -> str | None:
+    """Return why an image is unknown, in words; None for one that is known."""
+    if row.label >= 0:
+        return None
+    if row.is_far:
+        return "unlike any training image, whatever class it is near to"
+    return f"nearest to {nearest}, but not near enough"
+
+
+def strongest_prototypes(
+    members: Sequence[Member], weights: Sequence[float], top: int
+) -> list[dict[str, Any]]:
+    """Those of one class with the largest weights, of equal ones the better ranked first.
+
+    >>> strongest_prototypes([("a.png", 3), ("b.png", 7)], [0.25, 0.75], 1)
+    [{'file': 'b.png', 'id': 7, 'weight': 0.75}]
+    """
+    order = sorted(range(len(members)), key=lambda rank: -weights[rank])[:top]
+    return [
+        {"file": members[rank][0], "id": members[rank][1], "weight": json_number(weights[rank])}
+        for rank in order
+    ]
+
+
+def unicode_name(path: str) -> str:
+    """The path itself, unless its bytes are no text that could be written anywhere."""
+    with contextlib.suppress(UnicodeEncodeError):
+        path.encode()
+        return path
+    return printable(path)
+
+
+def json_number(value: float) -> float | str:
+    return value if math.isfinite(value) else str(value)

@@ -1,0 +1,1 @@
+"""The service of `pmal serve`: app, batching, server and page."""

@@ -1,0 +1,155 @@
+"""The HTTP service: its routes, its page, and the form of its errors."""
+
+from collections.abc import Callable, Collection, Mapping
+from importlib import resources
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Path, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp
+
+import pmal
+from pmal.serving.answers.predict import TOP
+from pmal.serving.http.core import PREDICT, Service
+from pmal.serving.http.openapi import REQUEST, RESPONSES
+from pmal.serving.http.requests.guard import Guard, allowed_hosts
+from pmal.serving.http.requests.refusals import Refused
+
+MOST_PROTOTYPES = 100
+Score = Annotated[
+    str | None,
+    Query(
+        max_length=64,
+        description="The score that decides, one of `scores` of /v1/model; threshold, p-value and reason"
+        " follow it. Without it, the score of the model.",
+    ),
+]
+PAGE = {
+    "/": ("index.html", "text/html"),
+    "/page.css": ("page.css", "text/css"),
+    "/page.js": ("page.js", "text/javascript"),
+    "/scale.js": ("scale.js", "text/javascript"),
+    "/camera.js": ("camera.js", "text/javascript"),
+    "/icon.svg": ("icon.svg", "image/svg+xml"),
+    "/docs": ("docs.html", "text/html"),
+    "/docs.js": ("docs.js", "text/javascript"),
+}
+
+
+def create_app(service: Service, bound: str = "127.0.0.1", hosts: Collection[str] = ()) -> ASGIApp:
+    """The app of a service that listens on the address `bound`, or is called by other names."""
+    app = FastAPI(
+        title="pmal",
+        version=pmal.__version__,
+        description="Open-set recognition: the class of an image, or unknown.",
+        docs_url=None,
+        redoc_url=None,
+        lifespan=service.running,
+    )
+    _add_api(app, service)
+    _add_health(app, service)
+    _add_page(app, PAGE if not service.served.takes_rows else PAGE | {"/": PAGE["/docs"]})
+    _add_errors(app)
+    # Around all, and not as a middleware of the app, which would not see its answers to failures.
+    return Guard(app, allowed_hosts(bound, hosts), service.report)
+
+
+def _add_api(app: FastAPI, service: Service) -> None:
+    @app.post(PREDICT, responses=RESPONSES, openapi_extra=REQUEST, tags=["model"])
+    async def predict(
+        request: Request,
+        top: Annotated[
+            int, Query(ge=0, le=MOST_PROTOTYPES, description="Prototypes to show for each image.")
+        ] = TOP,
+        score: Score = None,
+    ) -> JSONResponse:
+        """The class of each image, or unknown, with its score and the prototypes that it is nearest to."""
+        return JSONResponse(await service.predict(request, top, score))
+
+    @app.get("/v1/model", response_description="The model.", tags=["model"])
+    def model(score: Score = None) -> JSONResponse:  # not async: that of another score takes a while
+        """The classes, the rule of rejection, thresholds for other acceptance rates, and the limits."""
+        limits = service.limits
+        shown = {"body_bytes": limits.body_bytes, "pixels": limits.pixels, "images": limits.images}
+        return JSONResponse({**service.deciding_by(score).about, "limits": shown})
+
+    @app.get(
+        "/v1/prototypes/{fingerprint}/{k}/{rank}.png",
+        response_description="A PNG.",
+        tags=["model"],
+        response_class=Response,
+    )
+    def prototype(  # not async: a thread encodes it, and nobody waits meanwhile
+        fingerprint: str, k: Annotated[int, Path(ge=0)], rank: Annotated[int, Path(ge=0)]
+    ) -> Response:
+        """The picture of a prototype, by the path that an answer has."""
+        png = service.served.picture(fingerprint, k, rank)
+        if png is None:
+            raise Refused(404, "this model has no such prototype")
+        return Response(png, media_type="image/png", headers={"Cache-Control": "max-age=86400, immutable"})
+
+
+def _add_health(app: FastAPI, service: Service) -> None:
+    @app.get("/healthz", response_description="It does.", tags=["operation"])
+    @app.head("/healthz", include_in_schema=False)
+    async def healthz() -> dict[str, str]:
+        """The process runs."""
+        return {"status": "ok"}
+
+    @app.get("/readyz", response_description="Ready.", tags=["operation"])
+    @app.head("/readyz", include_in_schema=False)
+    async def readyz() -> dict[str, str]:
+        """A model is loaded, and its worker runs."""
+        if not service.batcher.alive:
+            raise Refused(503, "the worker has ended: restart the service", retry_after=10)
+        return {"status": "ready"}
+
+    @app.get(
+        "/metrics", response_description="Text, version 0.0.4.", tags=["operation"], response_class=Response
+    )
+    async def metrics() -> Response:
+        """Figures for Prometheus."""
+        return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _add_page(app: FastAPI, page: Mapping[str, tuple[str, str]]) -> None:
+    """The page to try images on; a model of embeddings shows its routes in that place."""
+    folder = resources.files("pmal.serving.http") / "page"
+    for path, (file, kind) in page.items():
+        app.add_route(path, _route((folder / file).read_bytes(), kind), methods=["GET", "HEAD"])
+
+
+def _route(content: bytes, kind: str) -> Callable[[Request], Any]:
+    async def show(request: Request) -> Response:
+        return Response(content, media_type=kind, headers={"Cache-Control": "no-cache"})
+
+    return show
+
+
+def _add_errors(app: FastAPI) -> None:
+    """Every error has the same form, and says nothing about the inside."""
+
+    @app.exception_handler(Refused)
+    async def refused(request: Request, error: Refused) -> JSONResponse:
+        return error.response()
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"][1:]))
+        return Refused(422, f"{where}: {first['msg']}", unread=True).response()
+
+    @app.exception_handler(HTTPException)
+    async def http(request: Request, error: HTTPException) -> JSONResponse:
+        return JSONResponse({"error": error.detail}, error.status_code, headers=error.headers)
+
+    @app.exception_handler(ClientDisconnect)
+    async def gone(request: Request, error: ClientDisconnect) -> Response:
+        return Response(status_code=499)  # nobody reads it
+
+    @app.exception_handler(Exception)
+    async def broken(request: Request, error: Exception) -> JSONResponse:
+        return JSONResponse({"error": "internal error: the log of the service has the reason"}, 500)

@@ -1,0 +1,189 @@
+"""Micro-batching: images of different requests go through the network together, in one worker thread.
+
+The last bits of a network's output change with the shape of its batch, and at a threshold they decide. So
+every batch has one shape, whoever is in it, and the rest is filled up: an answer is then a function of its
+image alone. That a row's place in the batch does not matter either is tried when a model is loaded; where it
+does, images go through one by one.
+
+B images in a batch.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from pmal.ensemble.cost import network_cost
+from pmal.rejection.model import Answers, OpenSetModel
+from pmal.serving.http.counters import Histogram
+from pmal.serving.onnx.parity import random_inputs
+
+WORK = {"cpu": 1e8, "cuda": 1e11}
+"""Multiplications that a batch may have: they take about as long as calling a network does anyway."""
+LARGEST = 32
+SETTLED = 2
+"""Answers after which a GPU replays a graph, whose last bits may be others than before."""
+
+Model = TypeVar("Model")
+
+
+def batch_size(model: OpenSetModel, wanted: int = 0) -> int:
+    """Images that the network sees at once; 0: as many as cost little more than one does.
+
+    Not measured by time, since then a restart could change the last bits of every answer.
+    """
+    size = wanted or _affordable(model)
+    return size if is_steady(model, size) else batch_size(model, 1)
+
+
+def is_steady(model: OpenSetModel, size: int) -> bool:
+    """Whether an image gets the same bits in every place of a batch of this size."""
+    images = random_inputs(model, size)
+    for _ in range(SETTLED):
+        model.answer(images)
+    first = model.answer(images)
+    return all(_same_rows(first, model.answer(images.roll(shift, dims=0)), shift) for shift in range(1, size))
+
+
+def answer_padded(model: OpenSetModel, images: Sequence[Tensor], size: int) -> list[Answers]:
+    """The answer to each of at most `size` images (C, H, W), whatever the others are."""
+    batch_BCHW = torch.zeros(size, *images[0].shape, dtype=images[0].dtype)
+    for row, image in enumerate(images):
+        batch_BCHW[row] = image
+    answers = model.answer(batch_BCHW)
+    return [_row(answers, row) for row in range(len(images))]
+
+
+@dataclass(eq=False)
+class _Ticket(Generic[Model]):
+    """One image that waits."""
+
+    model: Model
+    image: Any
+    arrived: float
+    answer: asyncio.Future[Any]
+
+
+class MicroBatcher(Generic[Model]):
+    """A queue in front of one worker thread. Whoever does not wait for its answer any more is passed over."""
+
+    def __init__(
+        self,
+        work: Callable[[Model, list[Any]], list[Any]],
+        size_of: Callable[[Model], int],
+        wait_seconds: float,
+        sizes: Histogram | None = None,
+    ) -> None:
+        self._work, self._size_of, self._wait, self._sizes = work, size_of, wait_seconds, sizes
+        self._queue: deque[_Ticket[Model]] = deque()
+        self._arrived = asyncio.Event()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="pmal-model")
+        self._loop: asyncio.Task[None] | None = None
+
+    @property
+    def waiting(self) -> int:
+        return len(self._queue)
+
+    @property
+    def alive(self) -> bool:
+        return self._loop is not None and not self._loop.done()
+
+    async def start(self) -> None:
+        self._loop = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """After the last request was answered."""
+        if self._loop is not None:
+            self._loop.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._loop
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def ask(self, model: Model, image: Any) -> Any:
+        """What `work` says about the image. Cancelled before its batch begins, it costs nothing."""
+        answer = asyncio.get_running_loop().create_future()
+        self._queue.append(_Ticket(model, image, time.monotonic(), answer))
+        self._arrived.set()
+        return await answer
+
+    async def _run(self) -> None:
+        while True:
+            batch = await self._next_batch()
+            if batch:
+                await self._answer(batch)
+
+    async def _next_batch(self) -> list[_Ticket[Model]]:
+        """All that wait for the model of the first, as many as fit; empty if nobody waits any more."""
+        self._drop_gone()
+        while not self._queue:
+            self._arrived.clear()
+            await self._arrived.wait()
+            self._drop_gone()
+        first = self._queue[0]
+        size = self._size_of(first.model)
+        await self._fill(size, first.arrived + self._wait)
+        self._drop_gone()
+        batch: list[_Ticket[Model]] = []
+        while self._queue and len(batch) < size and self._queue[0].model is first.model:
+            batch.append(self._queue.popleft())
+        return batch
+
+    async def _fill(self, size: int, deadline: float) -> None:
+        """Wait for company, but the first never longer than the deadline."""
+        while len(self._queue) < size and (left := deadline - time.monotonic()) > 0:
+            self._arrived.clear()
+            try:
+                async with asyncio.timeout(left):
+                    await self._arrived.wait()
+            except TimeoutError:
+                return
+
+    async def _answer(self, batch: list[_Ticket[Model]]) -> None:
+        images = [ticket.image for ticket in batch]
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.run_in_executor(self._thread, self._work, batch[0].model, images)
+        except Exception as error:
+            for ticket in batch:
+                if not ticket.answer.done():
+                    ticket.answer.set_exception(error)
+            return
+        if self._sizes:
+            self._sizes.observe(len(batch))
+        for ticket, answer in zip(batch, found, strict=True):
+            if not ticket.answer.done():
+                ticket.answer.set_result(answer)
+
+    def _drop_gone(self) -> None:
+        if any(ticket.answer.done() for ticket in self._queue):
+            self._queue = deque(ticket for ticket in self._queue if not ticket.answer.done())
+
+
+def _affordable(model: OpenSetModel) -> int:
+    limit = WORK.get(model.classifier.mean.device.type, WORK["cpu"])
+    each, size = max(1, network_cost(model.classifier).multiplications), 1
+    while size < LARGEST and 2 * size * each <= limit:
+        size *= 2
+    return size
+
+
+def _same_rows(first: Answers, rolled: Answers, shift: int) -> bool:
+    pairs = [(getattr(first, f.name), getattr(rolled, f.name)) for f in fields(Answers)]
+    return all(_same(a.roll(shift, dims=0), b) for a, b in pairs)
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    """To the bit; without held-out images p-values are NaN, which no number is the same as."""
+    return bool(((a == b) | (a.isnan() & b.isnan())).all())
+
+
+def _row(answers: Answers, row: int) -> Answers:
+    # A copy of its own: a view would keep the whole batch, and may lie otherwise in memory.
+    return Answers(*(getattr(answers, f.name)[row : row + 1].clone() for f in fields(Answers)))

@@ -1,0 +1,1 @@
+"""What a request may hold: limits, uploads, rows, and how it is refused."""

@@ -1,0 +1,99 @@
+"""One score of two: what is unlike all training images is unknown, and known images pass as promised."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pmal.rejection.calibration.thresholds import conformal_p_values, conformal_threshold
+from pmal.rejection.typicality.penalty import WEIGHT, Penalty
+
+
+def reference(near, far, known_near, known_far):
+    """The formula, number by number."""
+    unit = (np.quantile(known_near, 0.95) - np.quantile(known_near, 0.5)) / math.log(10)
+    spread = (np.quantile(known_far, 0.95) - np.quantile(known_far, 0.5)) / math.log(10)
+    above = max(0.0, (far - np.quantile(known_far, 0.5)) / spread)
+    return near + unit * WEIGHT * above**2
+
+
+def test_the_joint_score_is_that_of_the_formula():
+    rng = np.random.default_rng(0)
+    known_near, known_far = rng.normal(size=81), rng.gamma(3.0, size=81)
+    penalty = Penalty.fit(torch.from_numpy(known_near), torch.from_numpy(known_far))
+    for near, far in zip(rng.normal(size=20), rng.gamma(5.0, size=20), strict=True):
+        found = near + float(penalty(torch.tensor([far])))
+        assert found == pytest.approx(reference(near, far, known_near, known_far), rel=1e-6)
+
+
+@given(st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=30), st.floats(0.1, 100), st.floats(-50, 50))
+def test_it_is_never_negative_rises_and_follows_the_units(values, factor, shift):
+    """Another unit of either score leaves the ranking as it is; fails where the sign of a score flips."""
+    known = torch.linspace(0, 10, 60).double()
+    far = torch.tensor(values).double().sort().values
+    penalty = Penalty.fit(known, known)
+    found = penalty(far)
+    assert (found >= 0).all()
+    assert (found.diff() >= 0).all()
+    assert (found[far <= 5.0] == 0).all()
+    moved = Penalty.fit(factor * known + shift, known)
+    torch.testing.assert_close(moved(far), factor * found, rtol=1e-6, atol=1e-6)
+    other = Penalty.fit(known, factor * known + shift)
+    torch.testing.assert_close(other(factor * far + shift), found, rtol=1e-5, atol=1e-5)
+
+
+def test_what_breaks_the_network_is_as_far_as_can_be():
+    penalty = Penalty(1.0, 1.0, 1.0)
+    assert penalty(torch.tensor([math.inf])).item() == math.inf
+    assert penalty(torch.tensor([-math.inf])).item() == 0
+
+
+def test_the_far_limit_is_where_the_penalty_takes_all_the_room():
+    penalty = Penalty(3.0, 0.5, 2.0)
+    for room in (0.0, 0.1, 7.0):
+        limit = penalty.far_limit(room)
+        assert float(penalty(torch.tensor([limit], dtype=torch.float64))) == pytest.approx(room)
+    assert penalty.far_limit(math.inf) == math.inf
+    assert penalty.far_limit(-1.0) == 3.0
+
+
+def test_scores_that_are_too_few_or_all_alike_give_no_scale():
+    many, alike = torch.arange(30.0), torch.ones(30)
+    assert Penalty.fit(many, alike) is None
+    assert Penalty.fit(alike, many) is None
+    assert Penalty.fit(many[:1], many[:1]) is None
+    assert Penalty.fit(many, many[:29]) is None
+    saturated = torch.cat([torch.zeros(29), torch.ones(1)])
+    assert Penalty.fit(saturated, many).unit == pytest.approx(1 / math.log(10))
+
+
+@pytest.mark.parametrize("related", [0.0, 1.0, -1.0])
+def test_known_images_pass_as_promised(related):
+    """10,000 calibrations; the two scores of an image may be alike, opposed or independent."""
+    rng, accept, n = np.random.default_rng(0), 0.9, 49
+    near = torch.from_numpy(rng.normal(size=(10_000, n + 1)))
+    far = related * near + (1 - abs(related)) * torch.from_numpy(rng.normal(size=near.shape))
+    accepted, p_values = [], []
+    for one_near, one_far in zip(near, far, strict=True):
+        joint = (one_near + Penalty.fit(one_near[:-1], one_far[:-1])(one_far)).numpy()
+        accepted.append(joint[-1] <= conformal_threshold(joint[:-1], accept).value)
+        p_values.append(conformal_p_values(joint[:-1], joint[-1:])[0])
+    assert np.mean(accepted) >= accept - 0.01
+    assert accepted == [p > round(1 - accept, 12) for p in p_values]
+    for level in (0.05, 0.1, 0.3):
+        assert np.mean(np.array(p_values) <= level) <= level + 0.01
+
+
+def test_the_typicality_of_features_counts_from_the_first_unit_on_and_below():
+    rng = np.random.default_rng(0)
+    near, far = torch.from_numpy(rng.normal(size=81)), torch.from_numpy(rng.gamma(3.0, size=81))
+    penalty = Penalty.fit(near, far, linear=True)
+    unit, usual, spread = penalty.unit, penalty.usual, penalty.spread
+    asked = torch.tensor(
+        [usual - spread, usual, usual + 2 * spread, math.inf, -math.inf], dtype=torch.float64
+    )
+    assert penalty(asked).tolist() == pytest.approx([-unit, 0.0, 2 * unit, math.inf, 0.0])
+    assert penalty.far_limit(3 * unit) == pytest.approx(usual + 3 * spread)
