@@ -24,7 +24,7 @@ from pmal._runtime.files import write_json
 from pmal._runtime.manifest import describe_environment
 from pmal.data.decoding.fitting import fitting_reader
 from pmal.data.samples import Samples
-from pmal.data.sources.registry import open_source
+from pmal.data.sources.readers import open_source
 from pmal.encoders.pretrained import Backbone, create_backbone
 
 OUT = Path(__file__).parent / "results" / "search" / "features.json"

@@ -23,7 +23,7 @@ from pmal import OpenSetClassifier, auroc
 from pmal._runtime.files import make_folder, write_json
 from pmal._runtime.manifest import describe_environment
 from pmal.data.decoding.loading import load_images
-from pmal.data.sources.registry import open_source
+from pmal.data.sources.readers import open_source
 from pmal.rejection.scores import neighbor_score
 
 

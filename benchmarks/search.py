@@ -226,7 +226,7 @@ def open_quiet_session(one: Try):
 
 def validation_task(one: Try):
     """The known training images alone, divided into known and unknown classes."""
-    from pmal.data.sources.registry import open_source
+    from pmal.data.sources.readers import open_source
     from pmal.data.splits.protocols import Split
     from pmal.data.splits.task import TEST_SHARE, choose_split, hold_out, make_task
 

@@ -30,7 +30,7 @@ from benchmarks.service_load import Answer, Ask, Tally, exchange, good, mixed, r
 from pmal._runtime.files import make_folder, write_json
 from pmal._runtime.manifest import describe_environment
 from pmal.data.samples import evenly
-from pmal.data.sources.registry import open_source
+from pmal.data.sources.readers import open_source
 from pmal.errors import PmalError
 from pmal.serving.http.served_model import model_loader
 from pmal.speed.timing import quantile

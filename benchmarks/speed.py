@@ -33,9 +33,9 @@ from pmal._runtime.progress import Advance, Lines
 from pmal._runtime.session import Session, open_session
 from pmal.config import Resources, RunConfig, build, merge, read_recipe
 from pmal.errors import UsageError
+from pmal.speed.bench_text import bench_text
 from pmal.speed.measuring import PARTS, Sizes, choose_sizes, run_bench
 from pmal.speed.reference import smooth_pictures
-from pmal.speed.text import bench_text
 from pmal.speed.timing import Stopwatch
 
 RESULTS = Path(__file__).parent / "results" / "speed"

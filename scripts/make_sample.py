@@ -10,7 +10,7 @@ import numpy as np
 
 from pmal.data.samples import Samples
 from pmal.data.sources.parquet import write_parquet
-from pmal.data.sources.registry import open_source
+from pmal.data.sources.readers import open_source
 
 TARGET = Path(__file__).parents[1] / "src" / "pmal" / "data" / "sample" / "mnist-sample.parquet"
 

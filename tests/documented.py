@@ -17,7 +17,7 @@ import numpy as np
 from pmal.data.decoding.decode import encode_png
 from pmal.data.samples import ArrayStore, Samples
 from pmal.data.sources.parquet import write_parquet
-from pmal.data.sources.registry import open_source
+from pmal.data.sources.readers import open_source
 from tests.hanging import HANGING
 
 ROOT = Path(__file__).parents[1]

@@ -14,7 +14,7 @@ import pytest
 
 from pmal import cli
 from pmal.__main__ import main
-from pmal.data.sources import registry
+from pmal.data.sources import readers as registry
 from pmal.run.run_folder import open_run, read_config
 from tests.report_runs import NAMES, write_photos
 from tests.test_cli import assert_one_line_error

@@ -56,7 +56,7 @@ def test_scripts_in_the_text_exist():
 
 
 def test_sources_are_documented_where_people_look():
-    from pmal.data.sources.registry import list_sources
+    from pmal.data.sources.readers import list_sources
 
     text = (ROOT / "docs" / "data.md").read_text()
     missing = [info.name for info in list_sources() if f"`{info.name}`" not in text]

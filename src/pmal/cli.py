@@ -383,7 +383,7 @@ def _configure(
         checked(read_recipe(recipe), f"recipe {recipe}: ")
 
     from pmal._runtime.devices import choose_device
-    from pmal.data.sources.registry import absolute_source, is_named, open_source
+    from pmal.data.sources.readers import absolute_source, is_named, open_source
     from pmal.defaults import complete_settings
 
     source = _source(given)
@@ -415,7 +415,7 @@ def _run_name(config: RunConfig) -> str:
 
 
 def _outside_data(out: Path, config: RunConfig) -> Path:
-    from pmal.data.sources.registry import check_outside
+    from pmal.data.sources.readers import check_outside
 
     check_outside(out, config.data.source)
     return out

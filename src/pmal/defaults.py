@@ -5,7 +5,7 @@ from typing import Any
 
 from pmal.config import EncoderConfig, build, merge, read_recipe
 from pmal.data.samples import Samples
-from pmal.data.sources.registry import SAMPLE
+from pmal.data.sources.readers import SAMPLE
 from pmal.encoders.choice import AUTO, choose_encoder
 from pmal.encoders.precomputed import PRECOMPUTED
 from pmal.ensemble.inputs import is_frozen

@@ -70,3 +70,8 @@ METHODS = {
         paper="Zhang et al., Hybrid Models for Open Set Recognition, ECCV 2020",
     ),
 }
+
+
+def register_heads() -> None:
+    """Import the heads of all methods: each registers itself by name in `pmal.ensemble.heads`."""
+    from pmal import baselines  # noqa: F401 - here, because it imports torch, and the command line's help must not

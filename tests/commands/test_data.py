@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from pmal.data.sources import registry
-from pmal.data.sources.registry import open_source
+from pmal.data.sources import readers as registry
+from pmal.data.sources.readers import open_source
 from tests.test_cli import assert_one_line_error
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pmal import report
+from pmal import report_writing as report
 from pmal.benchmark.ledger import Ledger
 from tests import test_cli
 from tests.benchmark.ledgers import grid_records, made_up

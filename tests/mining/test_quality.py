@@ -11,7 +11,7 @@ from pmal.config import MiningConfig
 from pmal.errors import UsageError
 from pmal.geometry import topology_robustness
 from pmal.mining import quality as module
-from pmal.mining._checks import Space
+from pmal.mining._arrays import Space
 from pmal.mining.quality import (
     QUALITY_RULES,
     QualityOptions,

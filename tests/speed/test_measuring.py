@@ -17,16 +17,17 @@ from pmal.config import EncoderConfig, Resources
 from pmal.ensemble.classifier import ClassifierSpec
 from pmal.errors import UsageError
 from pmal.geometry import topology_distance
-from pmal.speed import contestants, timing, training
+from pmal.speed import contestants, timing
 from pmal.speed import measuring as bench
+from pmal.speed import training_rates as training
+from pmal.speed.bench_text import bench_text
 from pmal.speed.contestants import Case, Plan, plain_training, pmal_training, prototypes_of, side_by_side
 from pmal.speed.measuring import CPU_QUICK, GPU, choose_sizes, run_bench
 from pmal.speed.mining import Problem, cdist_distance
 from pmal.speed.prediction import PredictionPlan, finished_model
 from pmal.speed.reference import Pictures, ReferenceLoop, smooth_pictures
-from pmal.speed.text import bench_text
 from pmal.speed.timing import Limits, Stopwatch, in_turns, measure_limits, quantile, spread
-from pmal.speed.training import measure_training
+from pmal.speed.training_rates import measure_training
 
 CPU = torch.device("cpu")
 TINY = Case("small", 16, 8, steps=2, classes=3, channels=1)

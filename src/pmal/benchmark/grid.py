@@ -12,7 +12,7 @@ from pmal.benchmark.cells.cell import Cell, make_cell, plain_settings
 from pmal.benchmark.cells.equal_cost import count_known_classes, equal_cost_cell
 from pmal.config import DataConfig, RunConfig, build, merge, parse_assignment, read_recipe
 from pmal.data.rows.table import holds_embeddings
-from pmal.data.sources.registry import is_named, open_source
+from pmal.data.sources.readers import is_named, open_source
 from pmal.data.splits.protocols import get_split, list_families, list_sets, splits
 from pmal.data.splits.task import OWN_FAMILIES, customary_family
 from pmal.errors import UsageError, unknown_name

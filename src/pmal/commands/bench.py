@@ -23,8 +23,8 @@ def bench(
     """
     session = start_session(Resources(device=device), as_json, AGAIN)
 
+    from pmal.speed.bench_text import bench_text
     from pmal.speed.measuring import choose_sizes, run_bench
-    from pmal.speed.text import bench_text
 
     found = run_bench(choose_sizes(session.device, encoder or [], quick), session)
     print(json.dumps(found) if as_json else bench_text(found))

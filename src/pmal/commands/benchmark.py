@@ -110,7 +110,7 @@ def _conclude(planned: int, missing: int, failed: list[str], as_json: bool) -> N
 def _run(missing: "list[Planned]", places: "Places", session: "Session", jobs: int) -> list[str]:
     from pmal._runtime.files import make_folder
     from pmal.benchmark.schedule import run_at_once, run_one_by_one
-    from pmal.data.sources.registry import open_source
+    from pmal.data.sources.readers import open_source
 
     make_folder(places.out)
     for source in dict.fromkeys(one.cell.source_path or one.cell.source for one in missing):

@@ -16,7 +16,7 @@ data_app = typer.Typer(help="Look at data sets, check them, convert them.", no_a
 @data_app.command("list")
 def data_list(data_root: DataRootOption = None, as_json: JsonOption = False) -> None:
     """The data sets known by name, and where they are, or what is looked for under the data root."""
-    from pmal.data.sources.registry import find_source, list_sources, missing_root
+    from pmal.data.sources.readers import find_source, list_sources, missing_root
 
     if root := missing_root(data_root):
         typer.echo(f"warning: data root {root}: no such folder: correct --data-root or $PMAL_DATA", err=True)
@@ -44,7 +44,7 @@ def data_check(source: SourceArgument, data_root: DataRootOption = None, as_json
 
     from pmal.data.inspection.check import check_source, describe_check
     from pmal.data.inspection.check_rows import check_rows, describe_rows_check, holds_rows
-    from pmal.data.sources.registry import open_to_check
+    from pmal.data.sources.readers import open_to_check
 
     opened = open_to_check(source, data_root)
     if holds_rows(opened):
@@ -78,7 +78,7 @@ def data_convert(
 
     from pmal.data.inspection.check_rows import holds_rows
     from pmal.data.sources.parquet import write_parquet
-    from pmal.data.sources.registry import open_source
+    from pmal.data.sources.readers import open_source
 
     if out.suffix != ".parquet":
         raise UsageError(f"{out}: the name must end in .parquet")

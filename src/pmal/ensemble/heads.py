@@ -1,10 +1,9 @@
 """What stands on top of an encoder: from embeddings to logits, and whatever else a method learns there.
 
-Heads register themselves by name. Those of `pmal.baselines` are imported when the first of them is asked for,
-because a model on disk names its head, and the stages know nothing of the methods.
+Heads register themselves by name. `pmal.methods` imports those of the methods when the first of them is asked
+for, because a model on disk names its head, and the stages know nothing of the methods.
 """
 
-import importlib
 import inspect
 import math
 from collections.abc import Callable, Mapping
@@ -19,7 +18,7 @@ from torch.nn.functional import cross_entropy
 from pmal._runtime.seeds import seeded
 from pmal.config import RunConfig
 from pmal.errors import UsageError, unknown_name
-from pmal.methods import METHODS
+from pmal.methods import METHODS, register_heads
 
 if TYPE_CHECKING:
     from pmal.ensemble.classifier import Classifier
@@ -156,7 +155,7 @@ def create_head(config: HeadConfig, shape: HeadShape) -> Head:
 def default_options(name: str) -> dict[str, Any]:
     """Every option of a head, and what it is where nobody says otherwise."""
     if name not in _HEADS:
-        importlib.import_module("pmal.baselines")
+        register_heads()
     if name not in _HEADS:
         raise unknown_name("head", name, _HEADS)
     parameters = inspect.signature(_HEADS[name]).parameters

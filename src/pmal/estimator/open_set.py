@@ -29,7 +29,7 @@ from pmal.config import Resources, RunConfig
 from pmal.data.arrays import ReadSamples, are_rows, image_store, vector_store
 from pmal.data.decoding.loading import load_images
 from pmal.data.samples import PixelStore, Samples, VectorStore
-from pmal.data.sources.registry import is_named, open_source
+from pmal.data.sources.readers import is_named, open_source
 from pmal.data.splits.task import Task, learning_task, open_task
 from pmal.data.targets import ClassLabels
 from pmal.encoders.choice import AUTO

@@ -7,7 +7,7 @@ from typing import Any
 from pmal._runtime.devices import choose_device
 from pmal.config import RejectionConfig, RunConfig, build, merge
 from pmal.data.samples import Samples
-from pmal.data.sources.registry import absolute_source
+from pmal.data.sources.readers import absolute_source
 from pmal.defaults import complete_settings
 from pmal.errors import UsageError
 from pmal.methods import METHODS

@@ -1,6 +1,6 @@
 """Candidates of high quality, and a diverse few of them as each class's prototypes."""
 
-from pmal.mining._checks import check_spaces
+from pmal.mining._arrays import check_spaces
 from pmal.mining.candidates import select_candidates
 from pmal.mining.diversity import diversity_gaps, filter_diverse
 from pmal.mining.files.file_miner import MinedFile, mine_file

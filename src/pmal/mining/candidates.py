@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from pmal.errors import DataError, UsageError
-from pmal.mining._checks import Values, check_log_quality, first, integers
+from pmal.mining._arrays import Values, check_log_quality, first, integers
 
 
 def select_candidates(log_r: Values, labels: Values, *, epsilon: float = 0.7, at_least: int = 10) -> Tensor:

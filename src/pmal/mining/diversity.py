@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pmal.mining._checks import Values, check_count, check_log_quality, check_points
+from pmal.mining._arrays import Values, check_count, check_log_quality, check_points
 
 Rule = Callable[[Tensor, Tensor, int, int], Tensor]
 

@@ -11,7 +11,7 @@ from pmal.errors import unknown_name
 from pmal.geometry import centered_logits
 from pmal.geometry.robustness import check_temperature
 from pmal.geometry.topology import TOPOLOGIES
-from pmal.mining._checks import (
+from pmal.mining._arrays import (
     Space,
     SpaceLike,
     Values,

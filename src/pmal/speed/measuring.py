@@ -19,7 +19,7 @@ from pmal.speed.contestants import Case, Plan
 from pmal.speed.mining import measure_mining
 from pmal.speed.prediction import PredictionPlan, measure_prediction
 from pmal.speed.timing import Limits, Stopwatch, measure_limits
-from pmal.speed.training import measure_threads, measure_training
+from pmal.speed.training_rates import measure_threads, measure_training
 
 Found = dict[str, Any]
 Job = Callable[[], Found]

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from pmal.benchmark.far.far_sets import FAR_SETS, open_far_set
-from pmal.data.sources.registry import is_named
+from pmal.data.sources.readers import is_named
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_a_set_that_is_not_there_is_left_out_with_a_line(name, tmp_path, monkeyp
     from pmal.data.sources.published import _named
 
     monkeypatch.setattr(
-        "pmal.data.sources.registry.NAMED",
+        "pmal.data.sources.readers.NAMED",
         {key: _named.dataclasses.replace(known, fallback=()) for key, known in _named.NAMED.items()},
     )
     samples, line = open_far_set(name, "own", (), str(tmp_path), 100)

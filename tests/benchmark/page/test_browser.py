@@ -5,7 +5,7 @@ import re
 import pytest
 
 from pmal.benchmark.cells.cell import make_cell
-from pmal.report import write_report
+from pmal.report_writing import write_report
 from tests.benchmark.ledgers import grid_records, made_up, mining_record, record
 from tests.browser import open_page
 

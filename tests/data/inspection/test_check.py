@@ -11,7 +11,7 @@ from pmal.data.inspection import check, images
 from pmal.data.inspection.check import check_source, describe_check
 from pmal.data.inspection.words import LISTED, verdict
 from pmal.data.samples import ArrayStore, BadImage, Samples, Source
-from pmal.data.sources.registry import open_to_check
+from pmal.data.sources.readers import open_to_check
 
 NAMES = ("ant", "bee", "cow")
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from pmal.data.inspection.check_rows import check_rows, describe_rows_check, holds_rows
-from pmal.data.sources.registry import open_source
+from pmal.data.sources.readers import open_source
 from tests.embeddings import WIDTH, rows, write_rows
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pmal.data.sources._checks import check_labels
+from pmal.data.sources._refused import check_labels
 from pmal.errors import DataError
 
 

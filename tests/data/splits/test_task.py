@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pmal.config import DataConfig
 from pmal.data.samples import ArrayStore, Samples, Source
-from pmal.data.sources.registry import open_source
+from pmal.data.sources.readers import open_source
 from pmal.data.splits.protocols import Split, get_split, list_families, list_sets, random_split
 from pmal.data.splits.task import (
     choose_split,

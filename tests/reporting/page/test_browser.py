@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from pmal.report import write_report
+from pmal.report_writing import write_report
 from tests.browser import open_page
 from tests.report_runs import NAMES, UNKNOWN_NAME, fit_photos
 

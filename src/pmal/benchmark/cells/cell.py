@@ -26,7 +26,7 @@ from pmal.config import (
     to_settings,
     to_toml_value,
 )
-from pmal.data.sources.registry import absolute_source, is_named
+from pmal.data.sources.readers import absolute_source, is_named
 from pmal.errors import UsageError
 
 FIT, FLUCTUATION, ENSEMBLE = "fit", "fluctuation", "ensemble"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pmal.data.samples import Samples, evenly
-from pmal.data.sources.registry import DATA_ROOT_VARIABLE, is_named, open_test_samples
+from pmal.data.sources.readers import DATA_ROOT_VARIABLE, is_named, open_test_samples
 from pmal.errors import DataError
 
 FAR_SETS = ("mnist", "fashion-mnist", "svhn", "cifar10", "cifar100", "tinyimagenet", "photos")

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from pmal._runtime.progress import Display
 from pmal.data.inspection.duplicates import find_duplicates
+from pmal.data.inspection.fit_checks import has_published_split, refusals
 from pmal.data.inspection.images import PartLooks, look_at_part
 from pmal.data.inspection.problems import Item, Problem, class_counts, find_problems
-from pmal.data.inspection.refusals import has_published_split, refusals
 from pmal.data.inspection.words import describe_check
 from pmal.data.samples import PixelStore, Source
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from pmal.config import DataConfig
 from pmal.data.samples import UNKNOWN_NAME, Samples, Source
-from pmal.data.sources.registry import open_source
+from pmal.data.sources.readers import open_source
 from pmal.data.splits.protocols import (
     Split,
     all_known,

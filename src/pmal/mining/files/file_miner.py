@@ -18,7 +18,7 @@ from pmal.config import MiningConfig
 from pmal.data.rows.table import naming
 from pmal.errors import UsageError
 from pmal.geometry import centered_logits
-from pmal.mining._checks import Space, check_count, check_spaces
+from pmal.mining._arrays import Space, check_count, check_spaces
 from pmal.mining.candidates import select_candidates
 from pmal.mining.files.embedding_file import Embeddings, read_embeddings
 from pmal.mining.files.linear_heads import fit_head

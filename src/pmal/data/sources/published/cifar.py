@@ -10,7 +10,7 @@ from typing import IO
 import numpy as np
 
 from pmal.data.samples import ArrayStore, Ids, Pixels, Samples, Source
-from pmal.data.sources._checks import check_labels
+from pmal.data.sources._refused import check_labels
 from pmal.data.sources.published._unpickle import unpickle_arrays
 from pmal.errors import DataError
 

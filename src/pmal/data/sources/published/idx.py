@@ -14,7 +14,7 @@ from typing import BinaryIO
 import numpy as np
 
 from pmal.data.samples import ArrayStore, Pixels, Samples, Source
-from pmal.data.sources._checks import check_labels
+from pmal.data.sources._refused import check_labels
 from pmal.errors import DataError
 
 _UNSIGNED_BYTE = 8

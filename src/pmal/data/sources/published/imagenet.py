@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from pmal.data.samples import Ids, Samples, Source
-from pmal.data.sources._checks import check_labels, read_lines
+from pmal.data.sources._refused import check_labels, read_lines
 from pmal.data.sources.folder import FileStore, PathTable, list_files
 from pmal.errors import DataError
 

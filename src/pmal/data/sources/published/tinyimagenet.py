@@ -7,7 +7,7 @@ import numpy as np
 
 from pmal._runtime.text import printable
 from pmal.data.samples import Samples, Source
-from pmal.data.sources._checks import read_lines
+from pmal.data.sources._refused import read_lines
 from pmal.data.sources.folder import FileStore, PathTable, list_files
 from pmal.errors import DataError
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from pmal import pipeline, report
+from pmal import pipeline
+from pmal import report_writing as report
 from pmal._runtime.session import open_session
 from pmal.config import RunConfig, build
 from pmal.data.samples import Samples, VectorStore

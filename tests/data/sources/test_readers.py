@@ -10,7 +10,7 @@ from pmal.data.samples import ArrayStore, Samples
 from pmal.data.sources.parquet import write_parquet
 from pmal.data.sources.published._named import NAMED
 from pmal.data.sources.published.cifar import CIFAR10_CLASSES, CIFAR100_CLASSES
-from pmal.data.sources.registry import find_source, list_sources, open_source
+from pmal.data.sources.readers import find_source, list_sources, open_source
 from pmal.data.splits.protocols import NUM_CLASSES
 from pmal.errors import DataError, UsageError
 from tests.data.sources.published.test_cifar import (

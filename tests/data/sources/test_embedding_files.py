@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pmal.data.samples import VectorStore
-from pmal.data.sources.registry import open_source
+from pmal.data.sources.readers import open_source
 from pmal.errors import DataError
 from tests.embeddings import rows, write_pictures, write_rows
 

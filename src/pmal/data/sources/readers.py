@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pmal.data.rows.table import holds_embeddings
 from pmal.data.samples import Samples, Source
-from pmal.data.sources.embeddings import open_embeddings
+from pmal.data.sources.embedding_files import open_embeddings
 from pmal.data.sources.folder import holds_samples_at, list_droppings, open_folder, read_folder
 from pmal.data.sources.npz import open_npz
 from pmal.data.sources.parquet import open_parquet

@@ -1,0 +1,112 @@
+"""Measure the source tree: sizes, listings, file names, and the modules that a fit of the sample visits.
+
+    python scripts/measure_house.py            # the tree
+    python scripts/measure_house.py --fit      # and a traced fit of the sample, one epoch
+
+Run it in two checkouts to compare them. `duplicates` and the number of tests are left to their own tools.
+"""
+
+import contextlib
+import io
+import itertools
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "pmal"
+STAGES = (
+    "data",
+    "encoders",
+    "ensemble",
+    "geometry",
+    "mining",
+    "optimization",
+    "rejection",
+    "reporting",
+    "serving",
+)
+
+
+def modules() -> list[Path]:
+    """Return all modules of the package but the `__init__` files."""
+    return sorted(file for file in PACKAGE.rglob("*.py") if file.stem != "__init__")
+
+
+def lines_by_folder() -> Counter[str]:
+    """Return the lines of Python in each folder of the package; `.` holds the modules at its top."""
+    lines: Counter[str] = Counter()
+    for file in PACKAGE.rglob("*.py"):
+        place = file.relative_to(PACKAGE).parts
+        lines[place[0] if len(place) > 1 else "."] += len(file.read_text().splitlines())
+    return lines
+
+
+def largest_listing() -> tuple[int, str]:
+    """Return how many entries the fullest folder below the package has, and its name."""
+    rooms = {file.parent for file in PACKAGE.rglob("*.py")} - {PACKAGE}
+    count = {room: sum(not entry.name.startswith("__") for entry in room.iterdir()) for room in rooms}
+    fullest = max(sorted(count), key=count.__getitem__)
+    return count[fullest], str(fullest.relative_to(PACKAGE))
+
+
+def duplicate_stems() -> list[str]:
+    """Return the file names that occur more than once."""
+    names = Counter(file.stem for file in modules())
+    return sorted(name for name, count in names.items() if count > 1)
+
+
+def visited_modules() -> list[Path]:
+    """Return the modules whose functions a fit of the sample calls, in the order of the first calls."""
+    from typer.testing import CliRunner
+
+    from pmal.cli import app
+
+    visited: dict[Path, None] = {}
+    prefix = str(PACKAGE)
+
+    def note(frame: FrameType, event: str, arg: Any) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_name != "<module>" and code.co_filename.startswith(prefix):
+            visited.setdefault(Path(code.co_filename))
+
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
+        sys.setprofile(note)
+        try:
+            result = CliRunner().invoke(
+                app, ["fit", "--out", f"{folder}/run", "--epochs", "1", "--no-report"]
+            )
+        finally:
+            sys.setprofile(None)
+    if result.exit_code:
+        sys.exit(f"the fit ended with {result.exit_code}: {result.output}")
+    return list(visited)
+
+
+def crossings(visited: list[Path]) -> tuple[int, int]:
+    """Return how often the next new module lies in a stage to the right, and to the left."""
+    places = [file.relative_to(PACKAGE).parts[0] for file in visited]
+    order = [STAGES.index(place) for place in places if place in STAGES]
+    pairs = list(itertools.pairwise(order))
+    return sum(b > a for a, b in pairs), sum(b < a for a, b in pairs)
+
+
+def main() -> None:
+    """Print the figures."""
+    lines = lines_by_folder()
+    print(f"modules {len(modules())}, lines {sum(lines.values()):,}")
+    print("  " + ", ".join(f"{folder} {count:,}" for folder, count in lines.most_common()))
+    print("largest listing: {} entries in {}".format(*largest_listing()))
+    print(f"file names that occur twice: {', '.join(duplicate_stems()) or 'none'}")
+    if "--fit" in sys.argv:
+        visited = visited_modules()
+        right, left = crossings(visited)
+        print(f"a fit of the sample visits {len(visited)} modules; first visits go {right} times to a stage")
+        print(f"  to the right and {left} times to one to the left")
+
+
+if __name__ == "__main__":
+    main()
