@@ -75,8 +75,8 @@ def speed_prediction_table() -> str:
     """Answers of a finished model."""
     lines = [
         "| hardware | network | one image, median / 99 % in ms | network alone | plain loop | images/s "
-        "| network alone | plain loop |",
-        "|---|---|---|---|---|---|---|---|",
+        "| network alone | plain loop | typicality: one image, many |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     kinds = ("", "network_", "reference_")
     for name, row in rows_of("prediction"):
@@ -84,7 +84,9 @@ def speed_prediction_table() -> str:
             " / ".join(rounded(row[f"{kind}{part}_ms"]) for part in ("median", "p99")) for kind in kinds
         ]
         speed = [rounded(row[f"{kind}images_per_s"]) for kind in kinds]
-        cells = " | ".join(latency + speed)
+        # Files from before typicality was timed leave the cell empty.
+        costs = [row[key] for key in ("typicality_latency_cost", "typicality_cost") if key in row]
+        cells = " | ".join([*latency, *speed, ", ".join(f"{100 * cost:+.0f} %" for cost in costs)])
         precision = row.get("precision", "float32")
         lines.append(f"| {name} | {row['encoder']} {row['image_size']} px, {precision} | {cells} |")
     return "\n".join(lines)

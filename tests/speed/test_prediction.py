@@ -12,8 +12,8 @@ from pmal.speed.prediction import PredictionPlan, measure_prediction
 from pmal.speed.timing import Limits, Stopwatch
 
 CASE = Case("small", 16, 8, steps=2, classes=3, channels=1)
-ONE = {"model": [1.0, 1.0, 6.0], "network": [0.5], "reference": [4.0]}
-MANY = {"model": [2.0], "network": [1.0], "reference": [3.0]}
+ONE = {"model": [1.0, 1.0, 6.0], "near": [0.8], "network": [0.5], "reference": [4.0]}
+MANY = {"model": [2.0], "near": [1.6], "network": [1.0], "reference": [3.0]}
 
 
 def test_speeds_and_ratios_are_those_of_the_seconds(monkeypatch):
@@ -36,5 +36,15 @@ def test_speeds_and_ratios_are_those_of_the_seconds(monkeypatch):
     assert row["reference_images_per_s"] == pytest.approx(4 / 3)  # of the few that it was asked for
     assert row["ratio"] == pytest.approx(3.0)
     assert row["latency_ratio"] == 4.0
+    assert (row["near_median_ms"], row["near_images_per_s"]) == (800.0, 5.0)
+    assert row["typicality_latency_cost"] == pytest.approx(0.25)  # 1 s with it, 0.8 s without
+    assert row["typicality_cost"] == pytest.approx(0.25)
     flops = network_cost(CASE.network(torch.device("cpu"))).forward_flops
     assert row["share_of_peak"] == pytest.approx(4.0 * flops / 1e9)
+
+
+def test_only_the_model_that_is_timed_first_looks_at_its_layers():
+    model = prediction.finished_model(CASE, bank=50, device=torch.device("cpu"))
+    works = prediction._works(model, torch.zeros(2, 1, 16, 16, dtype=torch.uint8), lambda: None)
+    assert works["model"]().far.isfinite().all()
+    assert (works["near"]().far == -torch.inf).all()

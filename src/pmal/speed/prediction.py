@@ -1,6 +1,8 @@
 """Latency and throughput of a finished model's answers, beside those of the reference loop, in turns.
 
-The model has everything that one of `pmal fit` has: prototypes, training embeddings, and every score.
+The model has everything that one of `pmal fit` has: prototypes, training embeddings, every score, and the
+typicality of its layers. The same model without typicality takes its turns beside it: that is what the
+second line of defense costs.
 """
 
 import dataclasses
@@ -18,6 +20,7 @@ from pmal.optimization.learner import embed_prototypes
 from pmal.optimization.training import PrototypeTrainingSet
 from pmal.rejection.model import OpenSetModel, Rule
 from pmal.rejection.scores import Reference
+from pmal.rejection.typicality.of_layers import fit_typicality
 from pmal.speed.contestants import Case, prototypes_of, training_data
 from pmal.speed.reference import ReferenceLoop
 from pmal.speed.timing import Limits, Stopwatch, Work, in_turns, quantile, spread
@@ -59,7 +62,9 @@ def finished_model(case: Case, bank: int, device: torch.device) -> OpenSetModel:
     table_KTD = embed_prototypes(network, pictures, prototypes.mask)
     bank_ND = torch.randn(bank, table_KTD.shape[2], generator=torch.Generator().manual_seed(0))
     reference = Reference(table_KTD, prototypes.mask, "point-to-set", bank_ND)
-    return OpenSetModel(network, case.spec.class_names, Rule("distance", threshold=0.5), reference)
+    typicality = fit_typicality(network, data.images)
+    rule = Rule("distance", threshold=0.5)
+    return OpenSetModel(network, case.spec.class_names, rule, reference, typicality=typicality)
 
 
 def measure_prediction(
@@ -82,7 +87,7 @@ def _measure(
     watch: Stopwatch,
     session: Session,
 ) -> dict[str, Any]:
-    """One row. `network` is the share of the network alone, without the scores of its embeddings."""
+    """One row. `near` is an answer without typicality, `network` the network alone, without any score."""
     pictures = case.pictures()
     pixels = torch.from_numpy(pictures).permute(0, 3, 1, 2).contiguous()
     one, batch = pixels[:1], pixels[torch.arange(min(plan.trial, plan.images)) % len(pixels)]
@@ -98,7 +103,7 @@ def _measure(
         single = in_turns(ones, watch, warmup=warmup, repeats=plan.calls, advance=advance)
         batched = in_turns(many, watch, warmup=1, repeats=plan.repeats, advance=advance)
     flops = network_cost(case.network(torch.device("cpu"))).forward_flops
-    images = {"model": plan.images, "network": plan.images, "reference": compared}
+    images = dict.fromkeys(many, plan.images) | {"reference": compared}
     speed = {name: images[name] / statistics.median(taken) for name, taken in batched.items()}
     # Matrix products of float16 and bfloat16 have the same rate.
     peak = limits.flops["float32" if precision == "float32" else "bfloat16"]
@@ -109,23 +114,29 @@ def _measure(
         "calls": plan.calls,
         "images": plan.images,
         **_latency("", single["model"]),
+        **_latency("near_", single["near"]),
         **_latency("network_", single["network"]),
         **_latency("reference_", single["reference"]),
         "images_per_s": speed["model"],
         "spread": spread(batched["model"]),
+        "near_images_per_s": speed["near"],
         "network_images_per_s": speed["network"],
         "reference_images_per_s": speed["reference"],
         "ratio": speed["model"] / speed["reference"],
         "latency_ratio": statistics.median(single["reference"]) / statistics.median(single["model"]),
+        "typicality_cost": speed["near"] / speed["model"] - 1,
+        "typicality_latency_cost": statistics.median(single["model"]) / statistics.median(single["near"]) - 1,
         "gflops_per_image": flops / 1e9,
         "share_of_peak": flops * speed["model"] / peak,
     }
 
 
 def _works(model: OpenSetModel, images: torch.Tensor, reference: Work) -> dict[str, Work]:
+    near = dataclasses.replace(model, typicality=None)
     return {
         "model": partial(model.answer, images),
-        "network": partial(model.embed, images),
+        "near": partial(near.answer, images),
+        "network": partial(near.embed, images),
         "reference": reference,
     }
 
