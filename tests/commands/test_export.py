@@ -97,6 +97,22 @@ def test_prediction_needs_no_torch_and_says_the_same(run, file, photos, call):
             assert all(str(path) in found[2] for path in bad)
 
 
+def test_another_acceptance_rate_decides_as_the_run_does(run, file, photos, call):
+    answers = {}
+    for rate in ("0.95", "0.3"):
+        words = (photos, "--json", "--accept", rate)
+        expected, found = call("predict", run, *words), without_torch("predict", file, *words)
+        assert (found[0], expected[0]) == (0, 0), found[2]
+        answers[rate] = json.loads(found[1])["answers"]
+        assert_same_decisions(answers[rate], json.loads(expected[1])["answers"])
+    assert answers["0.3"][0]["threshold"] < answers["0.95"][0]["threshold"]
+
+
+def assert_same_decisions(found, expected):
+    assert [answer["class"] for answer in found] == [answer["class"] for answer in expected]
+    assert [answer["threshold"] for answer in found] == pytest.approx([a["threshold"] for a in expected])
+
+
 def without_figures(text):
     return re.sub(r"\d+\.\d+(e-\d+)?", "#", text).split()
 

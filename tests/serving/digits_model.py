@@ -11,10 +11,12 @@ from torch.nn.functional import cross_entropy
 
 import pmal
 from pmal.config import EncoderConfig
+from pmal.data.feeding.batches import ResidentImages
 from pmal.ensemble.classifier import Classifier, ClassifierSpec
 from pmal.rejection.calibration.held_out import Calibration
 from pmal.rejection.model import OpenSetModel, Prototype, Rule
 from pmal.rejection.scores import Reference, unknown_scores
+from pmal.rejection.typicality.of_layers import fit_typicality
 
 KNOWN = (2, 3, 4, 8)
 EACH = 100
@@ -64,7 +66,8 @@ def make_digits_model(names=NAMES):
     scores = unknown_scores(z_MD, logits_MK, reference)
     calibration = Calibration.fit(scores, logits_MK.argmax(dim=1))
     pictures = images[~held_out][rows_KT.flatten()]
-    return OpenSetModel(network, names, Rule("distance"), reference, gallery, pictures, calibration)
+    seen = fit_typicality(network.eval(), ResidentImages(images[~held_out], torch.device("cpu")))
+    return OpenSetModel(network, names, Rule("distance"), reference, gallery, pictures, calibration, seen)
 
 
 def train(network, images, labels):

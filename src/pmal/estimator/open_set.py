@@ -277,6 +277,7 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         """
         path = Path(folder)
         model = load_model(find_model(path), choose_device(device), half)
+        model.check_statistics()
         params, integers = model_params(model), False
         if (path / RECORD).is_file():
             params, integers = _read_record(path / RECORD, model, params)

@@ -265,6 +265,23 @@ class OpenSetModel:
             note = note.replace("held-out images", f"images held out in {calibration.folds} parts", 1)
         return guaranteed, note + new
 
+    def check_statistics(self) -> None:
+        """Refuse a model that would take noise for a known class: one saved without typicality.
+
+        Networks without layers to look at have none to miss; a class that was added and is unlike all others
+        takes them away, which was said then; and a threshold that was set is the user's own.
+
+        Raises:
+            UsageError: the network sees images, and nothing says what training images look like to it.
+        """
+        sees = not self.classifier.on_features and bool(self.classifier.observed)
+        if sees and self.typicality is None and not self.added and self.rule.threshold is None:
+            raise UsageError(
+                "this model was saved without the statistics of its layers, so noise could pass as known: "
+                "`pmal fit --out RUN --from calibration` adds them without training, or pass a threshold "
+                "(--threshold) to use the model as it is"
+            )
+
     def attention(self, z_BD: Tensor, classes_B: Tensor) -> Tensor:
         """The share of each prototype in its class's answer, for one class per image: (B, T)."""
         if self._reference is None:

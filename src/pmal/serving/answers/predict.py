@@ -64,6 +64,7 @@ def with_rule(
     model = replace(model, rule=change_rule(model.rule, score, accept, per_class, threshold))
     model.deciding_score()
     model.limits()
+    model.check_statistics()
     return model
 
 
