@@ -20,8 +20,8 @@ from pmal.config import Resources
 from pmal.data.feeding.parts import open_part
 from pmal.data.splits.task import open_task
 from pmal.errors import UsageError
-from pmal.pipeline import describe
 from pmal.rejection.bundle.saving import load_model
+from pmal.reporting.about import describe
 from pmal.reporting.metrics import auroc
 from pmal.run.run_folder import read_config
 

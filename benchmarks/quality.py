@@ -8,6 +8,7 @@ of damage, for each `topology` and each `quality`; and accuracy per fifth of the
 """
 
 import argparse
+import dataclasses
 import tempfile
 import time
 from pathlib import Path
@@ -15,8 +16,6 @@ from pathlib import Path
 import torch
 from torch.nn import functional
 
-from pmal import pipeline
-from pmal._engine.loop import TrainingSet
 from pmal._runtime.files import make_folder, write_json
 from pmal._runtime.manifest import describe_environment
 from pmal._runtime.progress import Lines
@@ -28,9 +27,11 @@ from pmal.data.splits.task import open_task
 from pmal.ensemble.classifier import ClassifierSpec
 from pmal.ensemble.classifiers import train_classifiers
 from pmal.ensemble.embeddings import embed_images
+from pmal.ensemble.job import Job
 from pmal.geometry import topology_robustness
 from pmal.mining._arrays import check_spaces
 from pmal.mining.quality import QUALITY_RULES, QualityOptions
+from pmal.reporting.about import describe
 from pmal.reporting.metrics import auroc
 
 SHARE = 0.1
@@ -98,14 +99,9 @@ def main():
     labels = train.labels(session.device)
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        classifiers = train_classifiers(
-            TrainingSet(images, labels, train.samples.ids),
-            ClassifierSpec(config.encoder, task.class_names, *shape),
-            config,
-            flip=task.flip,
-            folder=Path(folder),
-            session=session,
-        )
+        spec = ClassifierSpec(config.encoder, task.class_names, *shape)
+        damaged = dataclasses.replace(train, images=images)
+        classifiers = train_classifiers(Job(config, damaged, spec, task.flip, Path(folder), session))
     embedded = [embed_images(model, images) for model in classifiers]
     heads = [(model.head.weight.detach().cpu(), model.head.bias.detach().cpu()) for model in classifiers]
     spaces = [(z, *head) for (z, _), head in zip(embedded, heads, strict=True)]
@@ -123,7 +119,7 @@ def main():
         for name, value in ranked.items()
     }
     result = {
-        **pipeline.describe(config, task),
+        **describe(config, task),
         "recipe": args.recipe,
         "damaged": {"share": SHARE, "kinds": list(DAMAGES), "images": len(kind)},
         "training_accuracy": float(correct.double().mean()),

@@ -59,8 +59,11 @@ def duplicate_stems() -> list[str]:
     return sorted(name for name, count in names.items() if count > 1)
 
 
-def visited_modules() -> list[Path]:
-    """Return the modules whose functions a fit of the sample calls, in the order of the first calls."""
+def visited_modules(*options: str) -> list[Path]:
+    """Return the modules whose functions a fit of the sample calls, in the order of the first calls.
+
+    options: of the command, such as a smaller training set.
+    """
     from typer.testing import CliRunner
 
     from pmal.cli import app
@@ -77,7 +80,7 @@ def visited_modules() -> list[Path]:
         sys.setprofile(note)
         try:
             result = CliRunner().invoke(
-                app, ["fit", "--out", f"{folder}/run", "--epochs", "1", "--no-report"]
+                app, ["fit", "--out", f"{folder}/run", "--epochs", "1", "--no-report", *options]
             )
         finally:
             sys.setprofile(None)

@@ -66,6 +66,8 @@ def test_fit_and_evaluate_agree_and_name_the_family(tmp_path, call):
     assert json.loads(evaluated) == json.loads((tmp_path / "run" / "metrics.json").read_text())
     left = {f.name for f in (tmp_path / "run").iterdir() if not f.name.startswith(".")}
     assert left == {
+        "answers.json",
+        "answers.safetensors",
         "config.toml",
         "manifest.json",
         "log.jsonl",

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pmal
+from scripts.measure_house import crossings, visited_modules
 
 PACKAGE = Path(pmal.__file__).parent
 STAGES = [
@@ -100,5 +101,9 @@ def test_no_room_is_crowded():
     assert not crowded
 
 
-def test_pipeline_stays_readable():
-    assert len((PACKAGE / "pipeline.py").read_text().splitlines()) < 220
+def test_a_fit_goes_through_the_rooms_from_left_to_right():
+    """By the first call into every module: each step to the left is a place that a reader has to jump to."""
+    visited = visited_modules("--set", "data.limit=40", "--set", "encoder.name=small")
+    right, left = crossings(visited)
+    assert left <= 14, f"{left} steps to the left, {right} to the right"
+    assert len(visited) <= 120

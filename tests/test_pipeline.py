@@ -11,14 +11,14 @@ import torch
 
 from pmal import pipeline
 from pmal._runtime.session import open_session
-from pmal.config import STAGES, Resources, RunConfig, build, merge
+from pmal.config import Resources, RunConfig, build, merge
 from pmal.data.splits.task import open_task
 from pmal.ensemble import classifiers
 from pmal.errors import DataError, UsageError
-from pmal.mining import run_mining as mining_stage
 from pmal.rejection.bundle.saving import load_model
 from pmal.run import run_folder as runs
 from pmal.run.run_folder import read_config
+from pmal.run.stages import STAGE_NAMES
 
 CPU = torch.device("cpu")
 TINY = {
@@ -68,7 +68,7 @@ def test_a_run_leaves_a_model_that_answers_as_it_was_measured(run):
 
 def test_stage_by_stage_is_the_same_to_the_bit(run, tmp_path):
     whole, metrics = run
-    for stage in STAGES[:-1]:
+    for stage in STAGE_NAMES[:-1]:
         assert pipeline.fit(tiny(), tmp_path / "run", only=stage) == {}
         assert not (tmp_path / "run" / "metrics.json").exists()
     assert pipeline.fit(tiny(), tmp_path / "run", only="evaluation") == metrics
@@ -78,11 +78,18 @@ def test_stage_by_stage_is_the_same_to_the_bit(run, tmp_path):
 
 @pytest.mark.parametrize(
     "died_in",
-    ["embed_training_set", "mine_spaces", "optimize_embedding", "save_model", "measure_model"],
+    [
+        "embed_training_set",
+        "measure_robustness",
+        "choose_prototypes",
+        "optimize_embedding",
+        "save_model",
+        "measure_model",
+    ],
 )
 def test_a_run_that_died_goes_on_to_the_same_bits(run, tmp_path, monkeypatch, died_in):
     with monkeypatch.context() as patch:
-        patch.setattr(mining_stage if died_in == "mine_spaces" else pipeline, died_in, die)
+        patch.setattr(pipeline, died_in, die)
         with pytest.raises(Killed):
             pipeline.fit(tiny(), tmp_path / "run")
     pipeline.fit(tiny(), tmp_path / "run")

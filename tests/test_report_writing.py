@@ -21,6 +21,7 @@ from pmal.methods import METHODS
 from pmal.rejection.bundle.saving import load_model, save_model
 from pmal.rejection.new_class import add_class
 from pmal.rejection.scores import LOGIT_SCORES
+from pmal.reporting import image_quality
 from pmal.reporting.audit import audit_run
 from pmal.reporting.page.sections.score_sections import SCORES
 from pmal.reporting.verdict import judge
@@ -152,14 +153,29 @@ def test_the_verdict_stands_at_the_top_and_the_still_picture_has_the_shares(erri
 def test_r_is_that_of_the_mining_and_measured_again_where_there_is_none(run, tmp_path, monkeypatch):
     first = chapters(run, out=tmp_path / "first.html")[1]
     measured = []
-    measure = report.measure_quality
-    monkeypatch.setattr(report, "measure_quality", lambda *words: measured.append(1) or measure(*words))
+    measure = image_quality.rate_images
+    monkeypatch.setattr(image_quality, "rate_images", lambda *words: measured.append(1) or measure(*words))
     shutil.copytree(run, tmp_path / "run")
     assert chapters(tmp_path / "run")[1] == first
     assert not measured
     (tmp_path / "run" / "quality.json").unlink()
     assert chapters(tmp_path / "run")[1] == first
     assert measured
+
+
+def test_test_images_are_embedded_again_only_where_that_was_not_kept(run, tmp_path, monkeypatch):
+    first = chapters(run, out=tmp_path / "first.html")[1]
+    embedded = []
+    embed = report.embed_images
+    monkeypatch.setattr(
+        report, "embed_images", lambda *args, **words: embedded.append(1) or embed(*args, **words)
+    )
+    shutil.copytree(run, tmp_path / "run")
+    assert chapters(tmp_path / "run")[1] == first
+    assert not embedded
+    (tmp_path / "run" / "answers.json").unlink()
+    assert chapters(tmp_path / "run")[1] == first
+    assert len(embedded) == 4, "known and unknown images, by the model and by the softmax before it"
 
 
 def test_the_same_report_again(run):
@@ -233,7 +249,7 @@ def test_many_classes_and_images_are_cut_evenly(run, monkeypatch):
     for module in (report_sections, report_sections_pictures):
         monkeypatch.setattr(module, "CLASSES", 2)
     monkeypatch.setattr(report_sections_pictures, "POINTS", 5)
-    monkeypatch.setattr(report, "TEST_IMAGES", 20)
+    monkeypatch.setattr(report, "MOST", 20)
     _, text = chapters(run)
     assert "2 of 3 classes are shown" in text
     assert "Drawn from 20 of 24 and 20 of 40 known and unknown" in text

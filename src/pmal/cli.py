@@ -50,7 +50,6 @@ from pmal.commands.options import (
 from pmal.commands.report import report, report_after_fit
 from pmal.commands.serve import serve
 from pmal.config import (
-    STAGES,
     TEMPERATURES,
     MiningConfig,
     Resources,
@@ -62,6 +61,7 @@ from pmal.config import (
     read_recipe,
 )
 from pmal.errors import DataError, UsageError
+from pmal.run.stages import STAGE_NAMES
 
 if TYPE_CHECKING:
     from pmal._runtime.session import Session
@@ -142,7 +142,7 @@ def fit(
         return
     if metrics or as_json:
         _print_metrics(metrics, as_json)
-    written = report_after_fit(out, session) if with_report and only in (None, STAGES[-1]) else None
+    written = report_after_fit(out, session) if with_report and only in (None, STAGE_NAMES[-1]) else None
     if not as_json:
         if written:
             print(f"report: {written}")

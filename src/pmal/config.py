@@ -25,9 +25,6 @@ from pmal.errors import UsageError, unknown_name
 
 Config = TypeVar("Config")
 
-STAGES = ("classifiers", "embeddings", "mining", "optimization", "calibration", "evaluation")
-"""What a run does, in order; a softmax run leaves out the three in the middle."""
-
 
 @dataclass(frozen=True)
 class Within:

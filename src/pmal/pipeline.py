@@ -1,4 +1,4 @@
-"""The whole algorithm, top to bottom, one call per stage. Read this first.
+"""The whole algorithm, top to bottom. Read this first: `learn` is the paper's Figure 2.
 
     data          images of the known classes, and test images of known and unknown ones
     ensemble      independently seeded classifiers
@@ -9,35 +9,35 @@
     reporting     how well known classes are told apart and unknown ones rejected
     serving       the finished model as files
 
-Training and mining leave their results in the run's folder; what is done is loaded, not repeated.
+A stage is announced by its name before it is done; `run/stages.py` has their list. Every stage keeps its
+result in the run's folder: what is there is loaded, not repeated.
 """
 
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pmal._engine.loop import check_batch_size, training_set
+from pmal._engine.loop import check_batch_size
 from pmal._runtime.files import read_json
 from pmal._runtime.manifest import describe_environment
 from pmal._runtime.session import Session, open_session
 from pmal.config import RunConfig
-from pmal.data.feeding.parts import Part, image_shape
+from pmal.data.feeding.parts import image_shape
 from pmal.data.splits.task import Task, cost_of_few, open_task
 from pmal.encoders.choice import check_encoder
-from pmal.ensemble.classifier import Classifier, ClassifierSpec
 from pmal.ensemble.classifiers import change_head, check_data, load_classifiers, rehearse, train_classifiers
 from pmal.ensemble.embeddings import embed_training_set
 from pmal.ensemble.finetuning import check_finetuning, finetune_inputs
 from pmal.ensemble.forecast import forecast
 from pmal.ensemble.heads import check_heads, first_head
 from pmal.ensemble.inputs import Inputs, keep_backbone, run_inputs
+from pmal.ensemble.job import Job
 from pmal.ensemble.length import with_enough_steps
 from pmal.errors import DataError, UsageError, unknown_name
 from pmal.methods import METHODS
-from pmal.mining import PrototypeSet, check_settings
-from pmal.mining.run_mining import mine_run
+from pmal.mining import check_settings
+from pmal.mining.run_mining import choose_prototypes, measure_robustness
+from pmal.optimization.learned import Learned
 from pmal.optimization.training import optimize_embedding
 from pmal.rejection.building import build_model, check_score, for_images
 from pmal.rejection.bundle.saving import load_model, save_model
@@ -46,8 +46,71 @@ from pmal.reporting.about import describe
 from pmal.reporting.evaluation import check_unchanged, measure_model
 from pmal.reporting.frozen import measure_frozen
 from pmal.reporting.image_passes import image_passes
+from pmal.reporting.kept_answers import keep_answers
 from pmal.run.run_folder import RunFolder, open_run, read_config
 from pmal.run.stages import check_stages
+
+
+def learn(job: Job) -> Generator[str, None, Learned]:
+    """Train the method, from images to the final network. Yield the name of each stage but the first."""
+    classifiers = train_classifiers(job)
+    first = classifiers[0]
+    if job.method.mines:
+        yield "embeddings"
+        spaces = embed_training_set(classifiers, job)
+        yield "mining"
+        robustness = measure_robustness(spaces, job)
+        prototypes = choose_prototypes(spaces, robustness, job)
+        yield "optimization"
+        return Learned(first, optimize_embedding(first, prototypes, job), prototypes)
+    if job.method.final:
+        yield "optimization"
+        return Learned(first, change_head(first, job))
+    return Learned(first, first)
+
+
+def run_stages(
+    config: RunConfig, task: Task, inputs: Inputs, run: RunFolder, session: Session
+) -> Iterator[str]:
+    """Do all stages of a run, from files to figures. Yield the name of each before it is done."""
+    parts = before = inputs.open_parts(task, session)
+    yield "classifiers"
+    keep_backbone(inputs, config, run.path, session)
+    if config.encoder.finetune != "none":
+        inputs = finetune_inputs(inputs, task, config, run.path, session)
+        parts = inputs.open_parts(task, session)
+    spec = inputs.spec(config.encoder, task.class_names, first_head(config))
+    job = Job(config, parts["train"], spec, task.flip, run.path, session)
+    check_data(job)
+    run.write("quarantine.json", {name: part.quarantine() for name, part in parts.items()})
+    learned = yield from learn(job)
+
+    yield "calibration"
+    in_turn = calibrate_in_turn(learn_all, task.folds, job) if task.folds else None
+    model = build_model(learned, parts.get("held out"), job, in_turn)
+    if inputs.backbone is not None:
+        model = for_images(model, inputs.backbone, job.train.samples)
+    session.ranks.by_first(lambda: save_model(run.path / "model", model))
+
+    yield "evaluation"
+    if "test" in parts:
+        found = measure_model(model, learned.first if job.method.second else None, parts, session)
+        frozen = measure_frozen(learn_all, before, job) if parts is not before else {}
+        keep_answers(found, parts, run.path, session.ranks)
+        run.write("metrics.json", describe(config, task) | found.figures | frozen)
+    about = {"images": task.drawn(), "processes": session.ranks.size, **describe_environment(session.device)}
+    run.seal({**describe(config, task), **about})
+
+
+def learn_all(job: Job) -> Learned:
+    """Return what `learn` ends with."""
+    stages = learn(job)
+    while True:
+        try:
+            next(stages)
+        except StopIteration as done:
+            learned: Learned = done.value
+            return learned
 
 
 def fit(
@@ -59,11 +122,18 @@ def fit(
     only: str | None = None,
     task: Task | None = None,
 ) -> dict[str, Any]:
-    """Run every stage that is not done yet in the folder `out`, and give the metrics back.
+    """Run every stage that is not done yet in the folder `out`, and return the metrics.
 
-    start: do this stage and all after it anew, with other settings of theirs where the config has them.
-    only: stop after this stage; those before it must be done. Before the last there are no metrics: {}.
-    task: data from elsewhere than `config.data`. One without a test part has no metrics: {}.
+    Args:
+        config: all settings that decide the result.
+        out: the run's folder.
+        session: device, display and processes.
+        start: redo this stage and all after it, with other settings of theirs if the config has them.
+        only: stop after this stage; those before it must be done.
+        task: data from elsewhere than `config.data`.
+
+    Returns:
+        What metrics.json holds; empty if the run stops earlier or has no test images.
     """
     session = session or open_session()
     ranks = session.ranks
@@ -75,105 +145,25 @@ def fit(
     inputs = run_inputs(config, image_shape(task.train, config.data), out, session, write=True)
     rehearse(inputs.spec(config.encoder, task.class_names, first_head(config)), config)
     config, length = with_enough_steps(config, len(task.train))
-    time_needed = forecast(config, task, inputs, image_passes(config, len(task.class_names)), out, session)
-    for note in filter(None, (length, cost_of_few(task, config.rejection.accept), time_needed)):
-        session.display.say(note)
+    at, passes = None, image_passes(config, len(task.class_names))
     with open_run(out, config, start, ranks) as run:
+        time_needed = forecast(config, task, inputs, passes, out, session)
+        for note in filter(None, (length, cost_of_few(task, config.rejection.accept), time_needed)):
+            session.display.say(note)
         for stage in run_stages(config, task, inputs, run, session.logging_to(run.log)):
-            if stage == only:
+            if at is not None and at == only:
                 break
-    measured = stage == "evaluation" and task.test is not None
+            run.begin(stage)
+            at = stage
+    measured = at == "evaluation" and task.test is not None
     return ranks.by_first(lambda: dict(read_json(out / "metrics.json"))) if measured else {}
 
 
-def run_stages(
-    config: RunConfig, task: Task, inputs: Inputs, run: RunFolder, session: Session
-) -> Iterator[str]:
-    """The names of the stages, each when it is done."""
-    frozen, inputs = inputs, finetune_inputs(inputs, task, config, run, session)
-    out, parts = run.path, inputs.open_parts(task, session)
-    data = training_set(parts["train"], session)
-    spec = inputs.spec(config.encoder, task.class_names, first_head(config))
-
-    run.begin("classifiers")
-    keep_backbone(frozen, config, out, session)
-    check_data(out / "classifiers", config.classifiers, spec, data, session.ranks)
-    run.write("quarantine.json", {name: part.quarantine() for name, part in parts.items()})
-    learned = yield from learn(config, parts["train"], spec, task.flip, run, session)
-    run.begin("calibration")
-    held_out, in_turn, again = parts.get("held out"), None, partial(learn_part, config, spec, task.flip)
-    if task.folds:
-        in_turn = calibrate_in_turn(again, parts["train"], task.folds, config, out, session)
-    model = build_model(learned.network, data, learned.prototypes, held_out, config, session, in_turn)
-    if inputs.backbone is not None:
-        model = for_images(model, inputs.backbone, parts["train"].samples)
-    session.ranks.by_first(lambda: save_model(out / "model", model))
-    yield "calibration"
-    run.begin("evaluation")
-    if "test" in parts:
-        softmax = learned.first if METHODS[config.method].second else None
-        figures = measure_model(model, softmax, parts, session.display, session.ranks)
-        figures |= measure_frozen(again, frozen, task, config, out, session)
-        run.write("metrics.json", describe(config, task) | figures)
-    about = {"images": task.drawn(), "processes": session.ranks.size, **describe_environment(session.device)}
-    run.seal({**describe(config, task), **about})
-    yield "evaluation"
-
-
-@dataclass(frozen=True)
-class Learned:
-    """What training leaves: the first classifier, the final network, and its prototypes."""
-
-    first: Classifier
-    network: Classifier
-    prototypes: PrototypeSet | None = None
-
-
-def learn(
-    config: RunConfig, train: Part, spec: ClassifierSpec, flip: bool, run: RunFolder, session: Session
-) -> Generator[str, None, Learned]:
-    """From training images to the final network: the names of the stages, each when it is done."""
-    data, out, method = training_set(train, session), run.path, METHODS[config.method]
-    classifiers = train_classifiers(
-        data, spec, config, flip=flip, folder=out / "classifiers", session=session
-    )
-    first, folder = classifiers[0], out / "optimization"
-    yield "classifiers"
-    if method.mines:
-        run.begin("embeddings")
-        embedded = embed_training_set(classifiers, train, out / "embeddings", session)
-        yield "embeddings"
-        run.begin("mining")
-        prototypes = mine_run(embedded, train, config, out / "prototypes", session)
-        yield "mining"
-        run.begin("optimization")
-        network = optimize_embedding(
-            first, data, prototypes, config, flip=flip, folder=folder, session=session
-        )
-        yield "optimization"
-        return Learned(first, network, prototypes)
-    if method.final:
-        run.begin("optimization")
-        network = change_head(first, data, config, flip=flip, folder=folder, session=session)
-        yield "optimization"
-        return Learned(first, network)
-    return Learned(first, first)
-
-
-def learn_part(
-    config: RunConfig, spec: ClassifierSpec, flip: bool, train: Part, folder: Path, session: Session
-) -> tuple[Classifier, PrototypeSet | None]:
-    """The final network and its prototypes, learned from some of the training images alone."""
-    stages = learn(config, train, spec, flip, RunFolder(folder, config, None, session.ranks), session)
-    while True:
-        try:
-            next(stages)
-        except StopIteration as done:
-            return done.value.network, done.value.prototypes
-
-
 def evaluate(run: Path, session: Session | None = None) -> dict[str, Any]:
-    """The metrics of a finished run, computed anew from its model and the images. Nothing is written."""
+    """Return the metrics of a finished run, measured again from its model and the images.
+
+    Nothing is written.
+    """
     session = session or open_session()
     config = read_config(run)
     if not (run / "model").is_dir():
@@ -186,10 +176,11 @@ def evaluate(run: Path, session: Session | None = None) -> dict[str, Any]:
         softmax = load_classifiers(run / "classifiers", 1, task.class_names, session)[0]
     inputs = run_inputs(config, model.classifier.spec.image_shape, run, session)
     parts = inputs.open_parts(measured, session)
-    return describe(config, task) | measure_model(model, softmax, parts, session.display)
+    return describe(config, task) | measure_model(model, softmax, parts, session).figures
 
 
 def check_config(config: RunConfig) -> None:
+    """Refuse settings that no data could make right, before anything is read."""
     if config.method not in METHODS:
         raise unknown_name("method", config.method, METHODS)
     if METHODS[config.method].mines and config.classifiers < 2:

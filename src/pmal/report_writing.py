@@ -5,6 +5,7 @@ has to show is in `pmal.benchmark.page.ledger_page`. Nothing but the report is w
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,9 @@ from pmal.rejection.model import Answers, OpenSetModel
 from pmal.rejection.scores import unknown_scores
 from pmal.rejection.typicality.of_layers import TYPICALITY
 from pmal.rejection.typicality.penalty import DECISION
-from pmal.reporting.image_quality import measure_quality, stored_quality
+from pmal.reporting.evaluation import TESTED, Embedded
+from pmal.reporting.image_quality import quality_of_images
+from pmal.reporting.kept_answers import MOST, kept_answers
 from pmal.reporting.page.document import Page, Section, check_can_render, render_page
 from pmal.reporting.page.numbers.embedding_numbers import layout_method
 from pmal.reporting.page.numbers.run_numbers import Floats
@@ -54,8 +57,6 @@ from pmal.reporting.verdict import judge
 from pmal.run.run_folder import CONFIG, read_config
 
 NAME = "report.html"
-TEST_IMAGES = 10_000
-"""Of each part, for curves and classes; of more, evenly spaced ones."""
 SHEET_BYTES = {"test": 2_500_000, "train": 3_500_000}
 
 
@@ -142,28 +143,33 @@ def read_facts(run: Path, config: RunConfig, task: Task) -> RunFacts:
 
 def answer_tests(run: Path, config: RunConfig, model: OpenSetModel, task: Task, session: Session) -> Measured:
     """What the model and the softmax before it say about the test images."""
-    parts = [part for part in (task.test, task.unknown) if part is not None]
-    everything = tuple(map(len, parts))
-    chosen = [part.at(evenly(len(part), TEST_IMAGES)) for part in parts]
-    names = ("test", "unknown")[: len(parts)]
-    inputs = run_inputs(config, model.classifier.spec.image_shape, run, session)
-    opened = [inputs.open(name, part, session) for name, part in zip(names, chosen, strict=True)]
+    parts = {name: part for name in TESTED if (part := getattr(task, name)) is not None}
+    chosen = {name: part.at(evenly(len(part), MOST)) for name, part in parts.items()}
+
+    @functools.cache
+    def opened() -> list[Part]:
+        inputs = run_inputs(config, model.classifier.spec.image_shape, run, session)
+        return [inputs.open(name, part, session) for name, part in chosen.items()]
+
+    kept = kept_answers(run, 0, chosen)
+    z, logits, far = _joined(kept or _embed(model.classifier, opened(), session, model.embed_batch))
     softmax = None
     if METHODS[config.method].second:
-        softmax = load_classifiers(run / "classifiers", 1, task.class_names, session)[0]
-    z, logits, far = _embed(model.classifier, opened, session, model.embed_batch)
+        kept = kept_answers(run, 1, chosen)
+        first = load_classifiers(run / "classifiers", 1, task.class_names, session)[0]
+        softmax = _softmax_answers(_joined(kept or _embed(first, opened(), session)))
     answers = model.answer_embedded(z, logits, far) if _has_threshold(model) else None
     return Measured(
-        known=opened[0].samples,
-        unknown=opened[1].samples if len(opened) > 1 else None,
+        known=chosen["test"],
+        unknown=chosen.get("unknown"),
         model=Answered(
             model.nearest_class(z, logits).numpy(), _arrays(model.scores(z, logits, far)), z.double().numpy()
         ),
-        softmax=_softmax_answers(softmax, opened, session) if softmax else None,
+        softmax=softmax,
         decided=_decided(answers) if answers else None,
         score=_deciding(model),
         thresholds=_thresholds(model),
-        all_images=(everything[0], everything[1] if len(everything) > 1 else 0),
+        all_images=(len(parts["test"]), len(parts["unknown"]) if "unknown" in parts else 0),
     )
 
 
@@ -173,7 +179,7 @@ def read_mined(run: Path, config: RunConfig, task: Task, session: Session) -> Mi
     samples, rule = task.train, config.mining.quality
     if any(len(space.z_ND) != len(samples) for space in embedded):
         raise DataError(f"{run}: trained on other images than the data hold now: fit a new run")
-    quality = stored_quality(run, samples, rule) or measure_quality(samples, embedded, config, rule, session)
+    quality = quality_of_images(embedded, samples, run, config, session)
     log_r_N, labels_N = quality.of(samples.ids), torch.from_numpy(samples.labels)
     assert log_r_N is not None
     correct_UN = torch.stack([space.logits.argmax(dim=1) == labels_N for space in embedded])
@@ -223,14 +229,17 @@ def _embed(
     parts: list[Part],
     session: Session,
     embed: Callable[[torch.Tensor], tuple[torch.Tensor, ...]] | None = None,
-) -> tuple[torch.Tensor, ...]:
+) -> list[Embedded]:
     with session.display.stage("test images", sum(len(part.images) for part in parts), "images") as advance:
-        found = [embed_images(network, part.images, advance=advance, embed=embed) for part in parts]
-    return tuple(torch.cat(column) for column in zip(*found, strict=True))
+        return [embed_images(network, part.images, advance=advance, embed=embed) for part in parts]
 
 
-def _softmax_answers(network: Classifier, parts: list[Part], session: Session) -> Answered:
-    z, logits = _embed(network, parts, session)
+def _joined(parts: list[Embedded]) -> Embedded:
+    return tuple(torch.cat(column) for column in zip(*parts, strict=True))
+
+
+def _softmax_answers(embedded: Embedded) -> Answered:
+    z, logits = embedded[:2]
     return Answered(logits.argmax(dim=1).numpy(), _arrays(unknown_scores(z, logits)), z.double().numpy())
 
 

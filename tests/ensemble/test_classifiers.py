@@ -16,6 +16,7 @@ from pmal.data.feeding.batches import ResidentImages
 from pmal.ensemble import classifiers
 from pmal.ensemble.classifier import ClassifierSpec
 from pmal.ensemble.classifiers import networks_at_once, train_classifiers
+from tests.jobs import make_job
 
 CPU = torch.device("cpu")
 SPEC = ClassifierSpec(EncoderConfig("small"), ("a", "b"), 8, 1)
@@ -35,7 +36,8 @@ def run(data, folder, config=CONFIG):
     stage = display.stage
     display.stage = lambda name, *rest: stages.append(name) or stage(name, *rest)
     session = Session(CPU, Resources(), display)
-    found = train_classifiers(data, SPEC, config, flip=True, folder=folder, session=session)
+    job = make_job(config, data=data, spec=SPEC, flip=True, folder=folder, session=session)
+    found = train_classifiers(job)
     return found, stages
 
 
@@ -69,11 +71,11 @@ def test_each_has_its_own_start_and_all_follow_the_seed_and_the_pixels(data, tmp
 def test_those_that_are_done_are_left_out(data, tmp_path, monkeypatch):
     monkeypatch.setattr(classifiers, "networks_at_once", lambda *_: 2)
     run(data, tmp_path)
-    for file in (tmp_path / "0").iterdir():
+    for file in (tmp_path / "classifiers" / "0").iterdir():
         file.unlink()
     found, stages = run(data, tmp_path)
     assert stages == ["classifier 0"]
-    for file in [*(tmp_path / "0").iterdir(), *(tmp_path / "2").iterdir()]:
+    for file in [*(tmp_path / "classifiers" / "0").iterdir(), *(tmp_path / "classifiers" / "2").iterdir()]:
         file.unlink()
     again, stages = run(data, tmp_path)
     assert stages == ["classifiers 0, 2"]

@@ -10,6 +10,7 @@ from pmal.data.samples import ArrayStore, Samples
 from pmal.ensemble.classifier import Classifier, ClassifierSpec, load_classifier, save_classifier
 from pmal.ensemble.embeddings import embed_images, embed_training_set, stored_embeddings
 from pmal.errors import DataError
+from tests.jobs import make_job
 
 CPU = torch.device("cpu")
 SPEC = ClassifierSpec(EncoderConfig("small"), ("a", "b", "c"), image_size=8, channels=1)
@@ -50,32 +51,32 @@ def test_batch_norm_does_not_see_the_batch_even_of_a_network_in_training(train):
 @pytest.mark.parametrize("bias", [True, False])
 def test_spaces_are_kept_and_loaded(train, session, tmp_path, bias):
     models = [make(0, bias), make(1, bias)]
-    first = embed_training_set(models, train, tmp_path, session)
+    first = embed_training_set(models, make_job(train=train, folder=tmp_path, session=session))
     assert all(space.fresh for space in first)
     torch.testing.assert_close(first[1].logits, embed_images(models[1], train.images)[1])
-    again = embed_training_set(models, train, tmp_path, session)
+    again = embed_training_set(models, make_job(train=train, folder=tmp_path, session=session))
     assert not any(space.fresh for space in again)
     assert all(torch.equal(a, b) for a, b in zip(first[0].space, again[0].space, strict=True))
 
 
 def test_spaces_of_other_images_or_weights_are_made_anew(train, session, tmp_path):
-    embed_training_set([make(0)], train, tmp_path, session)
+    embed_training_set([make(0)], make_job(train=train, folder=tmp_path, session=session))
     fewer = Part(train.samples.at(np.arange(29)), ResidentImages(train.images.images[:29], CPU), ())
-    [space] = embed_training_set([make(0)], fewer, tmp_path, session)
+    [space] = embed_training_set([make(0)], make_job(train=fewer, folder=tmp_path, session=session))
     assert space.fresh
     assert len(space.z_ND) == 29
-    [space] = embed_training_set([make(1)], fewer, tmp_path, session)
+    [space] = embed_training_set([make(1)], make_job(train=fewer, folder=tmp_path, session=session))
     assert space.fresh
     others = Part(train.samples.at(np.arange(1, 30)), fewer.images, ())  # the same pixels by other ids
-    [space] = embed_training_set([make(1)], others, tmp_path, session)
+    [space] = embed_training_set([make(1)], make_job(train=others, folder=tmp_path, session=session))
     assert space.fresh
 
 
 def test_stored_spaces_are_there_all_or_not_at_all(train, session, tmp_path):
     models = [make(0), make(1)]
-    embedded = embed_training_set(models[:1], train, tmp_path, session)
-    assert stored_embeddings(models, train, tmp_path, session) is None
-    [found] = stored_embeddings(models[:1], train, tmp_path, session)
+    embedded = embed_training_set(models[:1], make_job(train=train, folder=tmp_path, session=session))
+    assert stored_embeddings(models, make_job(train=train, folder=tmp_path, session=session)) is None
+    [found] = stored_embeddings(models[:1], make_job(train=train, folder=tmp_path, session=session))
     assert torch.equal(found.z_ND, embedded[0].z_ND)
 
 

@@ -1,7 +1,6 @@
 """Mining as a stage of a run."""
 
 import dataclasses
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ from pmal.ensemble.embeddings import EmbeddedSet
 from pmal.errors import DataError
 from pmal.geometry import topology_robustness
 from pmal.mining import SampleQuality, mine_prototypes
+from tests.jobs import make_job
 
 
 @pytest.fixture
@@ -31,13 +31,14 @@ def embedded():
     return samples, spaces
 
 
-def _mine_run(samples, spaces, config, path):
-    from pmal.mining.run_mining import mine_run
+def _mine_run(samples, spaces, config, folder):
+    from pmal.mining.run_mining import choose_prototypes, measure_robustness
 
     logged = []
     session = open_session(Resources(device="cpu"), Lines())
     session = session.logging_to(lambda **event: logged.append(event))
-    return mine_run(spaces, SimpleNamespace(samples=samples), config, path, session), logged
+    job = make_job(config, samples=samples, folder=folder, session=session)
+    return choose_prototypes(spaces, measure_robustness(spaces, job), job), logged
 
 
 @pytest.mark.parametrize(
@@ -53,7 +54,7 @@ def _mine_run(samples, spaces, config, path):
 def test_a_run_mines_by_its_settings(tmp_path, capsys, embedded, options, public):
     samples, spaces = embedded
     config = RunConfig(seed=6, mining=MiningConfig(**options))
-    mined, logged = _mine_run(samples, spaces, config, tmp_path / "prototypes")
+    mined, logged = _mine_run(samples, spaces, config, tmp_path)
     expected = mine_prototypes(
         [space.space for space in spaces],
         samples.labels,
@@ -65,12 +66,14 @@ def test_a_run_mines_by_its_settings(tmp_path, capsys, embedded, options, public
     assert (mined, logged) == (expected, [])
     pairs = 30 * (config.mining.landmarks or 30)
     said = capsys.readouterr().err
-    assert said.startswith(f"mining: {pairs} pairs in ") if config.mining.quality == "topology" else not said
+    assert (
+        said.startswith(f"robustness: {pairs} pairs in ") if config.mining.quality == "topology" else not said
+    )
 
 
 def test_classifiers_that_do_not_differ_are_a_plain_note(tmp_path, capsys, embedded):
     samples, spaces = embedded
-    _, logged = _mine_run(samples, [spaces[0]] * 2, RunConfig(), tmp_path / "prototypes")
+    _, logged = _mine_run(samples, [spaces[0]] * 2, RunConfig(), tmp_path)
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith("warning: two spaces have the same topology")
     assert logged == [{"stage": "mining", "warning": last.removeprefix("warning: ")}]
@@ -80,7 +83,7 @@ def test_the_quality_of_every_image_stays_beside_the_prototypes(tmp_path, embedd
     samples, spaces = embedded
     mixed = np.random.default_rng(1).permutation(30)
     shuffled = [dataclasses.replace(space, z_ND=space.z_ND[mixed]) for space in spaces]
-    mined, _ = _mine_run(samples.at(mixed), shuffled, RunConfig(), tmp_path / "prototypes")
+    mined, _ = _mine_run(samples.at(mixed), shuffled, RunConfig(), tmp_path)
     found = SampleQuality.load(tmp_path / "quality")
     assert (found.rule, found.notes) == ("topology", ())
     assert torch.equal(
@@ -94,6 +97,6 @@ def test_the_quality_of_every_image_stays_beside_the_prototypes(tmp_path, embedd
 
 def test_what_mining_warned_of_stays_with_the_quality(tmp_path, embedded):
     samples, spaces = embedded
-    _mine_run(samples, [spaces[0]] * 2, RunConfig(), tmp_path / "prototypes")
+    _mine_run(samples, [spaces[0]] * 2, RunConfig(), tmp_path)
     [note] = SampleQuality.load(tmp_path / "quality").notes
     assert note.startswith("two spaces have the same topology")

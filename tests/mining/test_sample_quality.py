@@ -13,7 +13,7 @@ def quality(ids=(1, 4, 9), **words):
 
 
 def test_it_is_read_back_as_it_was(tmp_path):
-    quality(notes=("first",)).save(tmp_path / "quality", ["second"])
+    quality(notes=("first", "second")).save(tmp_path / "quality")
     found = SampleQuality.load(tmp_path / "quality")
     assert torch.equal(found.ids, torch.tensor([1, 4, 9]))
     assert torch.equal(found.log_r, torch.tensor([0.0, -1.0, -2.0]).double())

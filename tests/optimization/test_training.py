@@ -20,6 +20,7 @@ from pmal.mining import PrototypeSet
 from pmal.optimization import point_to_set_distance
 from pmal.optimization.learner import PrototypeLearner, embed_prototypes
 from pmal.optimization.training import PrototypeTrainingSet, make_prototype_learner, optimize_embedding
+from tests.jobs import make_job
 
 CPU = torch.device("cpu")
 SPEC = ClassifierSpec(EncoderConfig("small"), ("a", "b", "c"), image_size=8, channels=1)
@@ -77,9 +78,8 @@ def run(first, data, folder, settings=FULL, config=CONFIG, prototypes=None, log=
     if log is not None:
         session = session.logging_to(lambda **event: log.append(event))
     prototypes = prototypes or make_prototypes(data)
-    return optimize_embedding(
-        first, data, prototypes, using(settings, config), flip=False, folder=folder, session=session
-    )
+    job = make_job(using(settings, config), data=data, folder=folder, session=session)
+    return optimize_embedding(first, prototypes, job)
 
 
 def same(a, b):
@@ -119,7 +119,7 @@ def test_killed_at_any_step_ends_with_the_same_bits(first, data, tmp_path, kill_
     kill_at(step)
     with pytest.raises(Killed):
         run(first, data, tmp_path / "killed", settings, config, checkpoint_seconds=0)
-    assert has_tensors(tmp_path / "killed" / "checkpoint") == (step > 0)
+    assert has_tensors(tmp_path / "killed" / "optimization" / "checkpoint") == (step > 0)
     kill_at(-1)
     assert same(run(first, data, tmp_path / "killed", settings, config, log=log), whole)
     assert [event.get("resumed_at_step") for event in log][: bool(step)] == [step] * bool(step)
@@ -131,7 +131,10 @@ def test_killed_at_any_step_ends_with_the_same_bits(first, data, tmp_path, kill_
 
 def test_done_is_loaded_and_leaves_the_weights_alone(first, data, tmp_path, kill_at):
     trained = run(first, data, tmp_path)
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["weights.json", "weights.safetensors"]
+    assert sorted(file.name for file in (tmp_path / "optimization").iterdir()) == [
+        "weights.json",
+        "weights.safetensors",
+    ]
     kill_at(0)
     assert same(run(first, data, tmp_path), trained)
     assert not trained.training
@@ -230,15 +233,9 @@ def test_a_captured_training_does_what_the_cpu_does(first, tmp_path, settings):
         session = Session(device, Resources(checkpoint_seconds=1e9), Silent())
         session = session.logging_to(lambda log=log, **event: log.append(event))
         session.display.say = said.append
-        optimize_embedding(
-            first.to(device),
-            data,
-            make_prototypes(data),
-            using(settings, config),
-            flip=False,
-            folder=tmp_path / str(device),
-            session=session,
-        )
+        folder = tmp_path / str(device)
+        job = make_job(using(settings, config), data=data, folder=folder, session=session)
+        optimize_embedding(first.to(device), make_prototypes(data), job)
         figures[device] = log
     assert not said  # it says so where a step cannot be captured
     for cpu, gpu in zip(*figures.values(), strict=True):

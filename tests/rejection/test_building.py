@@ -14,8 +14,10 @@ from pmal.data.feeding.parts import Part
 from pmal.data.samples import ArrayStore, Samples
 from pmal.ensemble.classifier import Classifier, ClassifierSpec
 from pmal.mining import PrototypeSet
+from pmal.optimization.learned import Learned
 from pmal.rejection import building
 from pmal.rejection.model import OpenSetModel, Prototype, Rule
+from tests.jobs import make_job
 
 CPU = torch.device("cpu")
 NAMES = ("a", "b", "c")
@@ -59,7 +61,8 @@ def test_a_model_has_the_rule_and_the_distance_of_its_settings(alike):
     said = []
     display = Silent()
     display.say = said.append
-    model = building.build_model(network, data, mined, held_out, config, Session(CPU, Resources(), display))
+    job = make_job(config, data=data, session=Session(CPU, Resources(), display))
+    model = building.build_model(Learned(network, network, mined), held_out, job)
     assert model.rule == Rule("neighbors" if alike else "combined", 0.8, per_class=True)
     assert model.reference.distance == "nearest"
     assert len(said) == alike

@@ -16,6 +16,7 @@ from pmal.mining import QualityOptions, SampleQuality, mine, mine_spaces, select
 from pmal.reporting.audit import Audit, audit_table, check_auditable, make_audit, sheet_rows, write_audit
 from pmal.reporting.contact_sheet import CAPTION, MARGIN, SIDE, TITLE, Row, contact_sheet
 from pmal.run.run_folder import open_run
+from tests.jobs import make_job
 
 
 @pytest.fixture
@@ -56,10 +57,10 @@ def embedded_samples(count=30, same=False):
         MiningConfig(diversity="random", per_class=3),
     ],
 )
-def test_the_audit_is_that_of_the_run_s_mining(settings):
+def test_the_audit_is_that_of_the_run_s_mining(tmp_path, settings):
     samples, embedded = embedded_samples()
     config, session = RunConfig(seed=5, mining=settings), open_session(Resources(device="cpu"))
-    found = make_audit(samples, embedded, config, None, session)
+    found = make_audit(embedded, None, make_job(config, samples=samples, folder=tmp_path, session=session))
     options = QualityOptions(settings, seed=5, device="cpu")
     mined = mine_spaces([e.space for e in embedded], samples.labels, options, ids=samples.ids)[0]
     assert torch.equal(found.prototypes.table(), mined.table())
@@ -68,21 +69,22 @@ def test_the_audit_is_that_of_the_run_s_mining(settings):
     assert found.warnings == ()
 
 
-def test_classifiers_that_do_not_differ_are_a_plain_note(capsys):
+def test_classifiers_that_do_not_differ_are_a_plain_note(tmp_path, capsys):
     samples, embedded = embedded_samples(same=True)
     session = open_session(Resources(device="cpu"), Lines())
-    found = make_audit(samples, embedded, RunConfig(), None, session)
+    found = make_audit(embedded, None, make_job(samples=samples, folder=tmp_path, session=session))
     assert (found.log_r_N == 0).all()
     [note] = found.warnings
     assert note.startswith("two spaces have the same topology")
     assert capsys.readouterr().err.splitlines()[-1] == f"warning: {note}"
 
 
-def test_what_the_mining_left_is_used_and_its_notes_repeated(capsys):
+def test_what_the_mining_left_is_used_and_its_notes_repeated(tmp_path, capsys):
     samples, embedded = embedded_samples()
     session = open_session(Resources(device="cpu"), Lines())
     left = SampleQuality(torch.from_numpy(samples.ids), -torch.arange(30.0).double(), "topology", ("odd",))
-    found = make_audit(samples, embedded, RunConfig(), None, session, left)
+    left.save(tmp_path / "quality")
+    found = make_audit(embedded, None, make_job(samples=samples, folder=tmp_path, session=session))
     assert torch.equal(found.log_r_N, left.log_r)
     assert found.warnings == ("odd",)
     assert capsys.readouterr().err == "warning: odd\n"

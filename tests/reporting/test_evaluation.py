@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from pmal._runtime.progress import Silent
-from pmal.config import EncoderConfig
+from pmal._runtime.session import open_session
+from pmal.config import EncoderConfig, Resources
 from pmal.data.feeding.batches import ResidentImages
 from pmal.data.feeding.parts import Part
 from pmal.data.samples import ArrayStore, Samples
@@ -33,6 +33,7 @@ from pmal.reporting.metrics import (
 from tests.reference import metrics as reference
 
 N, M, K = 60, 40, 5
+SESSION = open_session(Resources(device="cpu"))
 
 
 def evaluate_logits(known, labels, unknown):
@@ -160,16 +161,16 @@ def test_the_plain_classifier_stands_beside_the_model_and_not_in_its_place():
     part = Part(samples, ResidentImages(pixels, torch.device("cpu")), ())
     finished = OpenSetModel(model, spec.class_names, Rule("logit", threshold=0.0))
     parts = {"train": part, "test": part, "unknown": part}
-    figures = measure_model(finished, plain, parts, Silent())
+    figures = measure_model(finished, plain, parts, SESSION).figures
     assert figures["accuracy"]["value"] == 1
     assert figures["softmax"]["accuracy"]["value"] == 0
     others = {"neighbors", "mahalanobis", "vim", "react"}
     assert set(figures["scores"]) == {*LOGIT_SCORES, *others}
     assert set(figures["softmax"]["scores"]) == {*LOGIT_SCORES, "typicality", *others}
-    assert set(measure_model(finished, plain, {"test": part, "unknown": part}, Silent())["scores"]) == {
-        *LOGIT_SCORES
-    }
-    closed = measure_model(finished, None, {"test": part}, Silent())
+    assert set(
+        measure_model(finished, plain, {"test": part, "unknown": part}, SESSION).figures["scores"]
+    ) == {*LOGIT_SCORES}
+    closed = measure_model(finished, None, {"test": part}, SESSION).figures
     assert "softmax" not in closed
     assert closed["scores"] == {}
 
@@ -188,7 +189,9 @@ def test_embeddings_that_a_model_has_kept_are_those_of_the_training_images():
     reference = Reference(z[:2, None], torch.ones(2, 1, dtype=torch.bool), "nearest", z)
     parts = {"train": part, "test": part, "unknown": part}
     bare, kept = (
-        measure_model(OpenSetModel(network, spec.class_names, Rule("logit"), found), None, parts, Silent())
+        measure_model(
+            OpenSetModel(network, spec.class_names, Rule("logit"), found), None, parts, SESSION
+        ).figures
         for found in (None, reference)
     )
     assert set(kept["scores"]) - set(bare["scores"]) == {"distance"}

@@ -2,9 +2,10 @@ import shutil
 
 import pytest
 
-from pmal.config import STAGES, RunConfig
+from pmal.config import RunConfig
 from pmal.errors import UsageError
-from pmal.run.stages import check_stages, discard
+from pmal.methods import METHODS
+from pmal.run.stages import STAGE_NAMES, STAGES, check_stages, discard
 
 LEFT = {
     "classifiers": ["classifiers/0/weights.json", "classifiers/1/weights.json"],
@@ -32,11 +33,11 @@ def run(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("start", STAGES)
+@pytest.mark.parametrize("start", STAGE_NAMES)
 def test_discards_a_stage_and_all_after_it(run, start):
     discard(run, start)
-    first = STAGES.index(start)
-    for index, stage in enumerate(STAGES):
+    first = STAGE_NAMES.index(start)
+    for index, stage in enumerate(STAGE_NAMES):
         assert all((run / name).exists() == (index < first) for name in LEFT[stage])
     assert (run / "config.toml").exists()
 
@@ -53,7 +54,9 @@ def test_what_comes_last_is_discarded_first(run, monkeypatch):
     assert (run / "prototypes.json").exists()
 
 
-@pytest.mark.parametrize(("missing", "only"), [(a, b) for i, a in enumerate(STAGES) for b in STAGES[i + 1 :]])
+@pytest.mark.parametrize(
+    ("missing", "only"), [(a, b) for i, a in enumerate(STAGE_NAMES) for b in STAGE_NAMES[i + 1 :]]
+)
 def test_a_stage_alone_needs_those_before_it(run, missing, only):
     check_stages(RunConfig(), run, None, only)
     (run / LEFT[missing][0]).unlink()
@@ -70,3 +73,18 @@ def test_stages_that_do_not_exist_or_contradict_are_named(run):
         with pytest.raises(UsageError, match="both must name the same stage"):
             check_stages(RunConfig(), run, "mining", only)
     check_stages(RunConfig(), run, "mining", "mining")
+
+
+def test_every_stage_says_what_it_leaves_and_writes_that_last():
+    for stage in STAGES:
+        root = stage.last.partition("/")[0]
+        assert root in stage.files, f"{stage.name}: {stage.last} would stay when the stage is redone"
+    assert [stage.name for stage in STAGES if stage.belongs_to(METHODS["softmax"])] == [
+        "classifiers",
+        "calibration",
+        "evaluation",
+    ]
+    assert [stage.name for stage in STAGES if not stage.belongs_to(METHODS["openmax"])] == [
+        "embeddings",
+        "mining",
+    ]

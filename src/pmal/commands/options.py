@@ -7,7 +7,6 @@ import typer
 
 from pmal._runtime.processes.launch import refuse_ranks
 from pmal.config import (
-    STAGES,
     DataConfig,
     EncoderConfig,
     MiningConfig,
@@ -18,6 +17,7 @@ from pmal.config import (
     field_help,
 )
 from pmal.errors import UsageError
+from pmal.run.stages import STAGE_NAMES
 
 if TYPE_CHECKING:
     from pmal._runtime.progress import Display
@@ -37,7 +37,7 @@ CacheOption = Annotated[str | None, typer.Option(metavar="FOLDER", help=RESOURCE
 FromOption = Annotated[
     str | None,
     typer.Option(
-        "--from", metavar="STAGE", help=f"Do this stage and all after it anew: {', '.join(STAGES)}."
+        "--from", metavar="STAGE", help=f"Do this stage and all after it anew: {', '.join(STAGE_NAMES)}."
     ),
 ]
 OnlyOption = Annotated[

@@ -11,7 +11,6 @@ from torch import nn
 from pmal._engine.loop import Training, TrainingSet, finish, train, train_together
 from pmal._engine.optimizers import learning_rate, make_optimizer
 from pmal._engine.steps import EagerStep, Objective
-from pmal._runtime.processes.ranks import Ranks
 from pmal._runtime.seeds import seeded, stream
 from pmal._runtime.session import Session
 from pmal._runtime.tensors import has_tensors, read_about
@@ -30,9 +29,12 @@ from pmal.ensemble.classifier import (
 )
 from pmal.ensemble.cost import weights_times_pixels
 from pmal.ensemble.heads import final_head
+from pmal.ensemble.job import Job
 from pmal.errors import DataError, UsageError
 from pmal.methods import METHODS
 
+FOLDER = "classifiers"
+"""Of a run."""
 AT_ONCE = 2
 """Networks that train side by side."""
 LARGEST_STEP = 5e11
@@ -40,17 +42,14 @@ LARGEST_STEP = 5e11
 a GPU by themselves. Of OSCRI at 32 px and a batch of 128 it is 1.3e11, of WRN-40-4 1.2e12."""
 
 
-def train_classifiers(
-    data: TrainingSet,
-    spec: ClassifierSpec,
-    config: RunConfig,
-    *,
-    flip: bool,
-    folder: Path,
-    session: Session,
-) -> list[Classifier]:
-    """Train them one after another, small ones on a GPU side by side; those that are done are loaded."""
-    ranks, places = session.ranks, {index: folder / str(index) for index in range(config.classifiers)}
+def train_classifiers(job: Job) -> list[Classifier]:
+    """Return the classifiers of a job, trained one after another, or small ones on a GPU side by side.
+
+    Those that are done are loaded.
+    """
+    data, spec, config, session = job.data, job.spec, job.config, job.session
+    ranks = session.ranks
+    places = {index: job.folder / FOLDER / str(index) for index in range(config.classifiers)}
     statistics = functools.cache(lambda: training_statistics(data.images, session.display))
 
     def load(index: int) -> Classifier:
@@ -65,7 +64,7 @@ def train_classifiers(
         seeds = {index: stream(config.seed, "classifier", index) for index in group}
         models = {i: untrained(spec, *statistics(), seeds[i]).to(session.device) for i in group}
         trainings = [
-            Training(f"classifier {i}", *make_learner(m, config, flip, seeds[i]), seeds[i], places[i])
+            Training(f"classifier {i}", *make_learner(m, config, job.flip, seeds[i]), seeds[i], places[i])
             for i, m in models.items()
         ]
         title = f"classifier{'s' * (len(group) > 1)} {', '.join(map(str, group))}"
@@ -76,11 +75,12 @@ def train_classifiers(
     return [classifiers[index] for index in places]
 
 
-def check_data(folder: Path, count: int, spec: ClassifierSpec, data: TrainingSet, ranks: Ranks) -> None:
+def check_data(job: Job) -> None:
     """Refuse other classes or images than the classifiers of a run have learned, be they done or only begun.
 
     Loading them would refuse as well, but only after the run's folder was written to.
     """
+    spec, data = job.spec, job.data
 
     def check(path: Path) -> None:
         about = read_about(path)
@@ -90,9 +90,10 @@ def check_data(folder: Path, count: int, spec: ClassifierSpec, data: TrainingSet
         if about and not (same_names and about.get("data") == data.digest):
             raise other_data(path)
 
-    for index in range(count):
+    for index in range(job.config.classifiers):
         for name in ("weights", "checkpoint"):
-            ranks.by_first(functools.partial(check, folder / str(index) / name))
+            place = job.folder / FOLDER / str(index) / name
+            job.session.ranks.by_first(functools.partial(check, place))
 
 
 def networks_at_once(
@@ -130,16 +131,15 @@ def make_learner(model: Classifier, config: RunConfig, flip: bool, seed: int) ->
     return model if parts is None else nn.ModuleList([model, parts]), objective
 
 
-def change_head(
-    first: Classifier, data: TrainingSet, config: RunConfig, *, flip: bool, folder: Path, session: Session
-) -> Classifier:
-    """The first classifier with the method's final head, trained on with it where the method says so."""
+def change_head(first: Classifier, job: Job) -> Classifier:
+    """Return the first classifier with the method's final head, trained on with it if the method says so."""
+    data, config, session, folder = job.data, job.config, job.session, job.folder / "optimization"
     place, ranks, seed = folder / "weights", session.ranks, stream(config.seed, "optimization")
     if not has_tensors(place, ranks):
         with seeded(stream(seed, "init"), torch.device("cpu")):
             model = with_head(first, final_head(config))
-        if METHODS[config.method].second:
-            network, loss = make_learner(model, config, flip, seed)
+        if job.method.second:
+            network, loss = make_learner(model, config, job.flip, seed)
             steps = config.training
             train("optimization", network, loss, data, steps, seed=seed, folder=folder, session=session)
         save_classifier(place, model, data.digest, ranks)

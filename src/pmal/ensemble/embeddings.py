@@ -16,7 +16,10 @@ from pmal.data.feeding.batches import ImageBatches, sequential_plan
 from pmal.data.feeding.parts import Part
 from pmal.ensemble.classifier import Classifier
 from pmal.ensemble.heads import LinearHead
+from pmal.ensemble.job import Job
 
+FOLDER = "embeddings"
+"""Of a run."""
 CPU = torch.device("cpu")
 CPU_BATCH = 64
 """Images at a time. On a CPU the maps of more do not stay in its cache: oscri is a fifth slower with 512."""
@@ -91,10 +94,9 @@ def batch_for(model: Classifier) -> int:
     return max(1, min(GPU_BATCH, GPU_PIXELS // model.spec.image_size**2))
 
 
-def embed_training_set(
-    classifiers: Sequence[Classifier], train: Part, folder: Path, session: Session
-) -> list[EmbeddedSet]:
-    """One space per classifier; those that are on disk already, of these weights and images, are loaded."""
+def embed_training_set(classifiers: Sequence[Classifier], job: Job) -> list[EmbeddedSet]:
+    """Return one space per classifier; those on disk already, of these weights and images, are loaded."""
+    folder, train, session = job.folder / FOLDER, job.train, job.session
     return [
         _load(folder / str(index), model, train, session.ranks)
         or _embed(folder / str(index), model, train, session)
@@ -102,11 +104,10 @@ def embed_training_set(
     ]
 
 
-def stored_embeddings(
-    classifiers: Sequence[Classifier], train: Part, folder: Path, session: Session
-) -> list[EmbeddedSet] | None:
-    """Those on disk, where all are there and of these weights and images. Nothing is written."""
-    found = [_load(folder / str(u), model, train, session.ranks) for u, model in enumerate(classifiers)]
+def stored_embeddings(classifiers: Sequence[Classifier], job: Job) -> list[EmbeddedSet] | None:
+    """Return those on disk, or None if not all are there and of these weights and images."""
+    folder, ranks = job.folder / FOLDER, job.session.ranks
+    found = [_load(folder / str(u), model, job.train, ranks) for u, model in enumerate(classifiers)]
     there = [one for one in found if one is not None]
     return there if len(there) == len(found) else None
 

@@ -7,6 +7,7 @@ pretraining: a few hundred images would only blur them. The layer is thrown away
 
 import copy
 import math
+from pathlib import Path
 
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -21,9 +22,8 @@ from pmal.data.feeding.augmentation import augment
 from pmal.data.feeding.parts import open_part
 from pmal.data.splits.task import Task
 from pmal.encoders.pretrained import Backbone
-from pmal.ensemble.inputs import FINETUNED, Inputs, finetuned_inputs, is_frozen, keep_backbone
+from pmal.ensemble.inputs import FINETUNED, Inputs, finetuned_inputs, is_frozen
 from pmal.errors import UsageError
-from pmal.run.run_folder import RunFolder
 
 BATCH = 32
 LAST = 0.25
@@ -75,18 +75,10 @@ def check_finetuning(config: RunConfig) -> None:
         )
 
 
-def finetune_inputs(
-    inputs: Inputs, task: Task, config: RunConfig, run: RunFolder, session: Session
-) -> Inputs:
-    """Return inputs by the network after fine-tuning on the training images alone; done once for a run.
-
-    Where no fine-tuning is asked for, they stay as they are.
-    """
-    encoder, place, folder = config.encoder, run.path / FINETUNED, run.path / "finetuning"
-    if inputs.backbone is None or encoder.finetune == "none":
-        return inputs
-    run.begin("classifiers")  # the features that those learn from are about to change
-    keep_backbone(inputs, config, run.path, session)
+def finetune_inputs(inputs: Inputs, task: Task, config: RunConfig, run: Path, session: Session) -> Inputs:
+    """Return inputs by the network after fine-tuning on the training images alone; done once for a run."""
+    encoder, place, folder = config.encoder, run / FINETUNED, run / "finetuning"
+    assert inputs.backbone is not None  # the settings were checked
     if not has_tensors(place, session.ranks):
         backbone = copy.deepcopy(inputs.backbone)
         part = open_part("train", task.train, (backbone.image_size, 3), session)
@@ -105,7 +97,7 @@ def finetune_inputs(
         about = {"backbone": backbone.description(), "finetune": encoder.finetune, "data": data.digest}
         save_tensors(place, backbone.state_dict(), about, session.ranks)
     finish(folder, session.ranks)
-    return finetuned_inputs(run.path, session, write=True)
+    return finetuned_inputs(run, session, write=True)
 
 
 def training_of(encoder: EncoderConfig) -> TrainingConfig:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from pmal._runtime.seeds import stream
 from pmal.config import MiningConfig
-from pmal.errors import unknown_name
+from pmal.errors import DataError, unknown_name
 from pmal.geometry import centered_logits
 from pmal.geometry.robustness import check_temperature
 from pmal.geometry.topology import TOPOLOGIES
@@ -93,26 +93,51 @@ def mine_spaces(
     files: Sequence[str] | None = None,
 ) -> tuple[PrototypeSet, SampleQuality]:
     """`mine_prototypes` with its options as one object; also the quality that every sample was judged by."""
-    check_settings(options.settings)
-    sorted_spaces, labels_N, ids_N, order = _by_id(check_spaces(spaces), labels, ids)
-    num_classes = len(sorted_spaces[0].weight)
+    checked = check_spaces(spaces)
     # Before the quality is measured, which may take hours.
-    check_names(files, len(order), "files")
-    check_names(class_names, num_classes, "class_names")
-    points_NR = centered_logits(sorted_spaces[0].z, sorted_spaces[0].weight)
+    check_names(files, len(checked[0].z), "files")
+    check_names(class_names, len(checked[0].weight), "class_names")
+    quality = rate_spaces(checked, labels, options, ids=ids)
+    named = {"class_names": class_names, "files": files}
+    return mine_rated(checked[0], labels, quality, options, ids=ids, **named), quality
+
+
+def rate_spaces(
+    spaces: Sequence[SpaceLike], labels: Values, options: QualityOptions, *, ids: Values | None = None
+) -> SampleQuality:
+    """Return the quality of every sample by the rule of the options, by default the robustness r."""
+    check_settings(options.settings)
+    sorted_spaces, labels_N, ids_N, _ = _by_id(check_spaces(spaces), labels, ids)
     log_N = QUALITY_RULES[options.settings.quality](sorted_spaces, labels_N, options)
-    prototypes = mine(
+    return SampleQuality(ids_N, log_N, options.settings.quality)
+
+
+def mine_rated(
+    space: SpaceLike,
+    labels: Values,
+    quality: SampleQuality,
+    options: QualityOptions,
+    *,
+    ids: Values | None = None,
+    class_names: Sequence[str] | None = None,
+    files: Sequence[str] | None = None,
+) -> PrototypeSet:
+    """Return the prototypes of every class, by the quality of the samples and their places in one space."""
+    [first], labels_N, ids_N, order = _by_id(check_spaces([space]), labels, ids)
+    log_N = quality.of(ids_N)
+    if log_N is None:
+        raise DataError("the quality is that of other samples: measure it again")
+    return mine(
         log_N,
-        points_NR,
+        centered_logits(first.z, first.weight),
         labels_N,
         options.settings,
-        num_classes=num_classes,
+        num_classes=len(first.weight),
         ids=ids_N,
         class_names=class_names,
         files=None if files is None else [files[i] for i in order.tolist()],
         seed=options.seed,
     )
-    return prototypes, SampleQuality(ids_N, log_N, options.settings.quality)
 
 
 def mine(

@@ -1,37 +1,73 @@
-"""Mining as a stage of a run: prototypes from the embeddings of all classifiers, kept in the run's folder."""
+"""Mining as a stage of a run: the robustness of every training image, then the prototypes of every class.
 
+Both are kept in the run's folder.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from pmal._runtime.progress import notes_of_warnings
+from pmal._runtime.progress import Advance, notes_of_warnings
 from pmal._runtime.session import Session
 from pmal._runtime.tensors import has_tensors
 from pmal.config import RunConfig
-from pmal.data.feeding.parts import Part
+from pmal.data.samples import Samples
 from pmal.ensemble.embeddings import EmbeddedSet
-from pmal.mining.miner import mine_spaces
+from pmal.ensemble.job import Job
+from pmal.mining.miner import mine_rated, rate_spaces
 from pmal.mining.prototypes import PrototypeSet
 from pmal.mining.quality import QualityOptions, count_pairs
+from pmal.mining.sample_quality import FILE, SampleQuality
 
 
-def mine_run(
-    embedded: list[EmbeddedSet], train: Part, config: RunConfig, path: Path, session: Session
-) -> PrototypeSet:
-    """The prototypes of a run, mined once; the quality of every training image stays beside them."""
-    ranks, device = session.ranks, session.device
-    if not has_tensors(path, ranks) or any(space.fresh for space in embedded):
-        samples, display = train.samples, session.display
-        total = count_pairs(len(samples), len(embedded), config.mining)
-        with notes_of_warnings(display) as notes, display.stage("mining", total, "pairs") as advance:
-            prototypes, quality = mine_spaces(
-                [space.space for space in embedded],
-                samples.labels,
-                QualityOptions(config.mining, config.seed, device=device, report=advance, ranks=ranks),
-                ids=samples.ids,
-                class_names=samples.class_names,
-                files=[samples.name(position) for position in range(len(samples))],
-            )
-        quality.save(path.with_name("quality"), notes, ranks)
-        prototypes.save(path, ranks)  # last: where they are, mining is done
-        for note in notes:
-            session.log(stage="mining", warning=note)
+def measure_robustness(spaces: Sequence[EmbeddedSet], job: Job) -> SampleQuality:
+    """Return log r of every training image, measured once: how well it keeps its place among the others.
+
+    With another `mining.quality` than `topology`, the log of that quality.
+    """
+    path, session = job.folder / FILE, job.session
+    if _is_done(path, spaces, job):
+        return SampleQuality.load(path, session.ranks)
+    quality = rate_images(spaces, job.train.samples, job.config, session)
+    quality.save(path, session.ranks)
+    for note in quality.notes:
+        session.log(stage="mining", warning=note)
+    return quality
+
+
+def rate_images(
+    spaces: Sequence[EmbeddedSet], samples: Samples, config: RunConfig, session: Session
+) -> SampleQuality:
+    """Return the quality of every sample by the rule of the settings, with what the user was warned of."""
+    total, display = count_pairs(len(samples), len(spaces), config.mining), session.display
+    with notes_of_warnings(display) as notes, display.stage("robustness", total, "pairs") as advance:
+        options = _options(config, session, advance)
+        quality = rate_spaces([one.space for one in spaces], samples.labels, options, ids=samples.ids)
+    return replace(quality, notes=tuple(notes))
+
+
+def choose_prototypes(spaces: Sequence[EmbeddedSet], robustness: SampleQuality, job: Job) -> PrototypeSet:
+    """Return the prototypes of every class, mined once: robust images, and a diverse few of them."""
+    path, samples, ranks = job.folder / "prototypes", job.train.samples, job.session.ranks
+    if not _is_done(path, spaces, job):
+        mined = mine_rated(
+            spaces[0].space,
+            samples.labels,
+            robustness,
+            _options(job.config, job.session),
+            ids=samples.ids,
+            class_names=samples.class_names,
+            files=[samples.name(position) for position in range(len(samples))],
+        )
+        mined.save(path, ranks)
     return PrototypeSet.load(path, ranks)
+
+
+def _is_done(path: Path, spaces: Sequence[EmbeddedSet], job: Job) -> bool:
+    """Return whether the file is there and its embeddings have not been made again since."""
+    return has_tensors(path, job.session.ranks) and not any(one.fresh for one in spaces)
+
+
+def _options(config: RunConfig, session: Session, advance: Advance | None = None) -> QualityOptions:
+    device, ranks = session.device, session.ranks
+    return QualityOptions(config.mining, config.seed, device=device, report=advance, ranks=ranks)

@@ -1,6 +1,6 @@
 """The quality of every sample that was mined, as a run keeps it: N numbers that took N x N distances."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,16 +52,16 @@ class SampleQuality:
         log_N[order] = self.log_r
         return log_N
 
-    def save(self, path: Path, notes: Iterable[str] = (), ranks: Ranks = ALONE) -> None:
+    def save(self, path: Path, ranks: Ranks = ALONE) -> None:
         """Write PATH.json and PATH.safetensors, under these names also where a killed process left them."""
         delete_tensors(path, ranks)
-        about = {"format": _FORMAT, "rule": self.rule, "notes": [*self.notes, *notes]}
+        about = {"format": _FORMAT, "rule": self.rule, "notes": list(self.notes)}
         save_tensors(path, {"ids": self.ids, "log_r": self.log_r}, about, ranks)
 
     @classmethod
-    def load(cls, path: Path) -> "SampleQuality":
+    def load(cls, path: Path, ranks: Ranks = ALONE) -> "SampleQuality":
         """Read back what `save` wrote. A damaged or foreign file is refused by name."""
-        tensors, about = load_tensors(path)
+        tensors, about = load_tensors(path, ranks)
         if about.get("format") != _FORMAT or set(tensors) != {"ids", "log_r"}:
             raise DataError(
                 f"{path}.json: not the quality of samples: `pmal fit --from mining` writes it anew"

@@ -4,7 +4,6 @@ import copy
 import functools
 import hashlib
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from pmal._runtime.tensors import has_tensors
 from pmal.config import RunConfig
 from pmal.ensemble.classifier import Classifier, load_classifier, save_classifier
 from pmal.ensemble.classifiers import untrained
+from pmal.ensemble.job import Job
 from pmal.errors import DataError
 from pmal.mining.prototypes import PrototypeSet
 from pmal.optimization.bank import PrototypeBank, held_prototypes, refresh_size
@@ -59,24 +59,21 @@ class PrototypeTrainingSet(TrainingSet):
         return found_P
 
 
-def optimize_embedding(
-    first: Classifier,
-    data: TrainingSet,
-    prototypes: PrototypeSet,
-    config: RunConfig,
-    *,
-    flip: bool,
-    folder: Path,
-    session: Session,
-) -> Classifier:
-    """Train the final network, starting from the first classifier; one that is done already is loaded.
+def with_prototypes(data: TrainingSet, prototypes: PrototypeSet) -> PrototypeTrainingSet:
+    """Return the training set together with its prototypes."""
+    return PrototypeTrainingSet(data.images, data.labels, data.ids, prototypes)
+
+
+def optimize_embedding(first: Classifier, prototypes: PrototypeSet, job: Job) -> Classifier:
+    """Return the final network, trained from the first classifier on; one that is done is loaded.
 
     Resumable like every training, with the state of the prototype bank.
     """
-    both, ranks = PrototypeTrainingSet(data.images, data.labels, data.ids, prototypes), session.ranks
+    config, session, folder = job.config, job.session, job.folder / "optimization"
+    both, ranks = with_prototypes(job.data, prototypes), session.ranks
     if not has_tensors(folder / "weights", ranks):
         seed = stream(config.seed, "optimization")
-        learner = make_prototype_learner(first, both, config, flip=flip, seed=seed, ranks=ranks)
+        learner = make_prototype_learner(first, both, config, flip=job.flip, seed=seed, ranks=ranks)
         train(
             "optimization",
             learner,

@@ -6,22 +6,22 @@ import numpy as np
 import torch
 from torch.nn.functional import interpolate
 
-from pmal._engine.loop import TrainingSet
 from pmal._runtime.processes.ranks import Ranks
 from pmal._runtime.progress import Advance
-from pmal._runtime.session import Session
 from pmal.config import RunConfig
 from pmal.data.decoding.loading import load_images
 from pmal.data.feeding.parts import Part
 from pmal.data.samples import Samples
 from pmal.encoders.pretrained import Backbone
-from pmal.ensemble.classifier import Classifier, from_pixels
+from pmal.ensemble.classifier import from_pixels
 from pmal.ensemble.embeddings import embed_images
+from pmal.ensemble.job import Job
 from pmal.errors import UsageError, unknown_name
 from pmal.methods import METHODS
 from pmal.mining.prototypes import PrototypeSet
+from pmal.optimization.learned import Learned
 from pmal.optimization.learner import embed_prototypes
-from pmal.optimization.training import PrototypeTrainingSet
+from pmal.optimization.training import with_prototypes
 from pmal.rejection.calibration.held_out import Calibration
 from pmal.rejection.model import OpenSetModel, Prototype, Rule
 from pmal.rejection.scores import LOGIT_SCORES, Reference
@@ -34,18 +34,18 @@ PICTURE_SIDE = 64
 
 
 def build_model(
-    network: Classifier,
-    data: TrainingSet,
-    prototypes: PrototypeSet | None,
-    held_out: Part | None,
-    config: RunConfig,
-    session: Session,
-    calibration: Calibration | None = None,
+    learned: Learned, held_out: Part | None, job: Job, calibration: Calibration | None = None
 ) -> OpenSetModel:
-    """The model of a run. Without prototypes it has the scores of the logits, and of the head, alone.
+    """Return the model of a run. Without prototypes it has the scores of the logits, and of the head, alone.
 
-    calibration: by images that were held out in turn, in the place of `held_out`.
+    Args:
+        learned: what training left.
+        held_out: known images that were not trained on, for the threshold.
+        job: the settings and the training images.
+        calibration: by images that were held out in turn, instead of `held_out`.
     """
+    network, prototypes, config, session = learned.network, learned.prototypes, job.config, job.session
+    data = job.data
     rule = Rule(default_score(config), config.rejection.accept, config.rejection.per_class)
     names, reference, pictures = network.spec.class_names, None, None
     learns = prototypes is not None or network.head.is_fitted_after
@@ -54,8 +54,7 @@ def build_model(
     with session.display.stage("calibration", total, "images") as advance:
         typicality = fit_typicality(network, data.images, data.labels, advance, session.ranks)
         if prototypes is not None:
-            both = PrototypeTrainingSet(data.images, data.labels, data.ids, prototypes)
-            pictures = both.prototype_images()
+            pictures = with_prototypes(data, prototypes).prototype_images()
             table_KTD = embed_prototypes(network, pictures, prototypes.mask)
             bank_ND = training_embeddings(network, data.images, advance, session.ranks)
             reference = Reference(table_KTD, prototypes.mask, config.optimization.distance, bank_ND)

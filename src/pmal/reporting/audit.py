@@ -4,13 +4,12 @@ import csv
 import io
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from pmal._engine.loop import training_set
 from pmal._runtime.files import atomic_path, make_folder, write_text
 from pmal._runtime.session import Session
 from pmal._runtime.tensors import has_tensors
@@ -21,11 +20,12 @@ from pmal.data.splits.task import open_task
 from pmal.ensemble.classifiers import load_classifiers
 from pmal.ensemble.embeddings import EmbeddedSet, embed_training_set, stored_embeddings
 from pmal.ensemble.inputs import run_inputs
+from pmal.ensemble.job import Job
 from pmal.errors import UsageError
 from pmal.geometry import centered_logits
-from pmal.mining import PrototypeSet, SampleQuality, mine, select_candidates
+from pmal.mining import PrototypeSet, mine, select_candidates
 from pmal.reporting.contact_sheet import Row, contact_sheet
-from pmal.reporting.image_quality import measure_quality, stored_quality
+from pmal.reporting.image_quality import quality_of_images
 from pmal.run.run_folder import CONFIG, changed_settings, open_run, read_config
 
 COLUMNS = ("class", "rank", "id", "r", "log_r", "candidate", "prototype", "predicted", "name")
@@ -70,34 +70,25 @@ def audit_run(run: Path, out: Path, session: Session) -> Audit:
     [first, *_] = load_classifiers(folder, count, task.class_names, session)
     make_folder(out)
     train = run_inputs(config, first.spec.image_shape, run, session).open("train", task.train, session)
-    classifiers = load_classifiers(
-        folder, count, task.class_names, session, training_set(train, session).digest
-    )
-    embedded = stored_embeddings(classifiers, train, run / "embeddings", session)
+    job = Job(config, train, first.spec, task.flip, run, session)
+    classifiers = load_classifiers(folder, count, task.class_names, session, job.data.digest)
+    embedded = stored_embeddings(classifiers, job)
     if embedded is None:
         with open_run(run, config):
-            embedded = embed_training_set(classifiers, train, run / "embeddings", session)
+            embedded = embed_training_set(classifiers, job)
     mined = PrototypeSet.load(run / "prototypes") if has_tensors(run / "prototypes") else None
-    quality = None if any(e.fresh for e in embedded) else stored_quality(run, train.samples, "topology")
-    found = make_audit(train.samples, embedded, config, mined, session, quality)
+    found = make_audit(embedded, mined, job)
     with session.display.stage("contact sheets", len(task.class_names), "classes") as advance:
         write_audit(found, out, advance)
     return found
 
 
-def make_audit(
-    samples: Samples,
-    embedded: list[EmbeddedSet],
-    config: RunConfig,
-    prototypes: PrototypeSet | None,
-    session: Session,
-    quality: SampleQuality | None = None,
-) -> Audit:
-    """What the robustness says of the samples. Prototypes and quality: the run's, or else found now."""
-    settings, first, labels_N = config.mining, embedded[0], torch.from_numpy(samples.labels)
-    for note in quality.notes if quality else ():
-        session.display.say(f"warning: {note}")
-    quality = quality or measure_quality(samples, embedded, config, "topology", session)
+def make_audit(embedded: list[EmbeddedSet], prototypes: PrototypeSet | None, job: Job) -> Audit:
+    """Return what the robustness says of the samples of a run; prototypes of its rule unless it has some."""
+    settings, first, samples = job.config.mining, embedded[0], job.train.samples
+    labels_N = torch.from_numpy(samples.labels)
+    robust = replace(job.config, mining=replace(settings, quality="topology"))
+    quality = quality_of_images(embedded, samples, job.folder, robust, job.session)
     log_r_N = quality.of(samples.ids)
     assert log_r_N is not None
     epsilon, per_class = settings.epsilon, settings.per_class
@@ -115,7 +106,7 @@ def make_audit(
             num_classes=len(samples.class_names),
             ids=samples.ids,
             class_names=samples.class_names,
-            seed=config.seed,
+            seed=job.config.seed,
         ),
         warnings=quality.notes,
     )

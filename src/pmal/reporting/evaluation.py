@@ -1,15 +1,16 @@
 """From a model and test images to the figures of a run, each with its interval."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from pmal._runtime.files import read_json
-from pmal._runtime.processes.ranks import ALONE, Ranks
+from pmal._runtime.processes.ranks import Ranks
 from pmal._runtime.progress import Display
+from pmal._runtime.session import Session
 from pmal.data.feeding.parts import Part
 from pmal.data.samples import evenly
 from pmal.data.splits.task import Task
@@ -31,6 +32,8 @@ from pmal.reporting.metrics import accuracy_interval, expected_calibration_error
 Scores = Mapping[str, torch.Tensor]
 Embedded = tuple[torch.Tensor, ...]
 """z_ND, logits_NK and typicality scores."""
+TESTED = ("test", "unknown")
+"""The parts that are tested."""
 
 
 def check_unchanged(run: Path, task: Task, class_names: tuple[str, ...]) -> Task:
@@ -47,42 +50,51 @@ def check_unchanged(run: Path, task: Task, class_names: tuple[str, ...]) -> Task
     return replace(task, train=task.train.at(evenly(len(task.train), BANK_LIMIT)), held_out=None)
 
 
-def measure_model(
-    model: OpenSetModel,
-    softmax: Classifier | None,
-    parts: Mapping[str, Part],
-    display: Display,
-    ranks: Ranks = ALONE,
-) -> dict[str, Any]:
-    """Figures of the model, with those of the plain classifier beside them under `softmax`.
+@dataclass(frozen=True)
+class Measurement:
+    """The figures of a model, and what they were made of."""
 
-    parts: `test`, and `unknown` and `train` where there are any. Without the last there are no scores that
-    compare with training images but those of the model.
+    figures: dict[str, Any]
+    embedded: list[dict[str, Embedded]]
+    """By network (the model, then the softmax if there is one) and part: `test`, `unknown`."""
+
+
+def measure_model(
+    model: OpenSetModel, softmax: Classifier | None, parts: Mapping[str, Part], session: Session
+) -> Measurement:
+    """Return the figures of the model, with those of the plain classifier next to them under `softmax`.
+
+    Args:
+        model: the model that is measured.
+        softmax: the first classifier, where the method trains a second time.
+        parts: `test`, and `unknown` and `train` if there are any. Without the last there are no scores that
+            compare with training images but those of the model.
+        session: device, display and processes.
     """
-    shown = [parts[name].images for name in ("test", "unknown") if name in parts]
+    display, ranks = session.display, session.ranks
+    shown = {name: parts[name].images for name in TESTED if name in parts}
     train = parts.get("train") if "unknown" in parts else None
     models = [model, *([_plain_model(softmax, train, ranks)] if softmax else [])]
     banks = [None if train is None else _bank(one, train, display, ranks) for one in models]
-    with display.stage("evaluation", sum(map(len, shown)) * len(models), "images") as advance:
+    embedded: list[dict[str, Embedded]] = [{} for _ in models]
+    with display.stage("evaluation", sum(map(len, shown.values())) * len(models), "images") as advance:
         # Part by part: the processes that decode a streamed one are started once for both networks.
-        found = [
-            [
-                embed_images(one.classifier, images, advance=advance, ranks=ranks, embed=one.embed_batch)
-                for one in models
-            ]
-            for images in shown
-        ]
+        for name, images in shown.items():
+            for one, found in zip(models, embedded, strict=True):
+                found[name] = embed_images(
+                    one.classifier, images, advance=advance, ranks=ranks, embed=one.embed_batch
+                )
     labels_N = parts["test"].labels(torch.device("cpu"))
 
     def figures_of(i: int) -> dict[str, Any]:
         training = _training_scores(models[i], banks[i], train)
-        return _model_figures(models[i], training, labels_N, [by_model[i] for by_model in found])
+        return _model_figures(models[i], training, labels_N, list(embedded[i].values()))
 
     figures = ranks.by_first(lambda: figures_of(0))
     if softmax:
         plain = ranks.by_first(lambda: figures_of(1))
         figures["softmax"] = {name: plain[name] for name in ("accuracy", "scores")}
-    return figures
+    return Measurement(figures, embedded)
 
 
 def _plain_model(softmax: Classifier, train: Part | None, ranks: Ranks) -> OpenSetModel:

@@ -11,7 +11,7 @@ from pmal._runtime.files import append_line, make_folder, read_json, sha256, wri
 from pmal._runtime.processes.ranks import ALONE, Ranks
 from pmal.config import RunConfig, build, parse_toml, to_settings, to_toml
 from pmal.errors import DataError, UsageError
-from pmal.run.stages import CHANGEABLE, discard
+from pmal.run.stages import discard, stage_named
 
 CONFIG = "config.toml"
 MANIFEST = "manifest.json"
@@ -83,7 +83,7 @@ def open_run(
     """Make the folder, or take up the run in it. Its settings must be the same, or concern only what is done
     anew, from the stage `start` on."""
     with contextlib.ExitStack() as held:
-        ranks.by_first(lambda: _take(path, config, CHANGEABLE[start] if start else (), held))
+        ranks.by_first(lambda: _take(path, config, stage_named(start).may_change if start else (), held))
         yield RunFolder(path, config, start, ranks)
         if ranks.first:
             (path / REDOING).unlink(missing_ok=True)

@@ -1,71 +1,118 @@
-"""The stages of a run by name: what each leaves in the run's folder, and how some of them are done alone."""
+"""The stages of a run. One record each: its name, what it leaves, and what may change before it is redone.
+
+All that names a stage (the pipeline, `--from` and `--only`, the run folder, the docs) goes by this list.
+"""
 
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
-from pmal._runtime.tensors import has_tensors
-from pmal.config import STAGES, RunConfig
+from pmal.config import RunConfig
 from pmal.errors import UsageError, unknown_name
-from pmal.methods import METHODS
-
-_MINING = ("embeddings", "mining")
-
-_FILES = {
-    "classifiers": ("classifiers", "finetuned*", "finetuning", "frozen"),
-    "embeddings": ("embeddings",),
-    "mining": ("prototypes.json", "prototypes*.safetensors", "quality.json", "quality*.safetensors", "audit"),
-    "optimization": ("optimization",),
-    # What `pmal export` writes beside the model has the rule of that model in it.
-    "calibration": ("model.onnx", "model.md", "model", "folds*"),
-    "evaluation": ("metrics.json", "manifest.json", "report.html"),
-}
+from pmal.methods import METHODS, Method
 
 _LATER = ("mining", "optimization", "rejection")
-CHANGEABLE = {
-    "classifiers": ("method", "method_options", "seed", "data", "encoder", "training", "ensemble", *_LATER),
-    "embeddings": _LATER,
-    "mining": _LATER,
-    # The options of a method that has this stage are those of its final head.
-    "optimization": ("optimization", "method_options", "rejection"),
-    "calibration": ("rejection",),
-    "evaluation": (),
-}
-"""Sections of the settings that may differ from the run's own when it is done anew from a stage on."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A step of a run that can be resumed, redone or run alone."""
+
+    name: str
+    files: tuple[str, ...]
+    """Patterns of what it leaves in the run's folder."""
+    last: str
+    """The file that it writes last: where this is, the stage is done. `{u}` stands for each classifier."""
+    may_change: tuple[str, ...]
+    """Sections of the settings that may differ from the run's own when it is redone from this stage on."""
+    only_mining: bool = False
+    """Only methods that mine prototypes have it."""
+    only_second: bool = False
+    """Only methods that mine, or whose finished network has another head, have it."""
+
+    def belongs_to(self, method: Method) -> bool:
+        """Return whether runs of this method have the stage."""
+        if self.only_mining:
+            return method.mines
+        return not self.only_second or method.mines or bool(method.final)
+
+    def is_done(self, out: Path, config: RunConfig) -> bool:
+        """Return whether the run in the folder `out` has this stage behind it."""
+        return all((out / self.last.format(u=u)).is_file() for u in range(config.classifiers))
+
+
+STAGES = (
+    Stage(
+        "classifiers",
+        files=("classifiers", "finetuned*", "finetuning", "frozen"),
+        last="classifiers/{u}/weights.json",
+        may_change=("method", "method_options", "seed", "data", "encoder", "training", "ensemble", *_LATER),
+    ),
+    Stage(
+        "embeddings",
+        files=("embeddings",),
+        last="embeddings/{u}.json",
+        may_change=_LATER,
+        only_mining=True,
+    ),
+    Stage(
+        "mining",
+        files=("prototypes.json", "prototypes*.safetensors", "quality.json", "quality*.safetensors", "audit"),
+        last="prototypes.json",
+        may_change=_LATER,
+        only_mining=True,
+    ),
+    Stage(
+        "optimization",
+        files=("optimization",),
+        last="optimization/weights.json",
+        # The options of a method that has this stage are those of its final head.
+        may_change=("optimization", "method_options", "rejection"),
+        only_second=True,
+    ),
+    Stage(
+        "calibration",
+        # What `pmal export` writes beside the model has the rule of that model in it.
+        files=("model.onnx", "model.md", "model", "folds*"),
+        last="model/model.json",
+        may_change=("rejection",),
+    ),
+    Stage(
+        "evaluation",
+        files=("answers.json", "answers*.safetensors", "metrics.json", "manifest.json", "report.html"),
+        last="manifest.json",
+        may_change=(),
+    ),
+)
+"""What a run does, in order."""
+
+STAGE_NAMES = tuple(stage.name for stage in STAGES)
+
+
+def stage_named(name: str) -> Stage:
+    """Return the stage of this name, which must exist."""
+    return STAGES[STAGE_NAMES.index(name)]
 
 
 def check_stages(config: RunConfig, out: Path, start: str | None, only: str | None) -> None:
     """Fail before any work where the stages asked for do not exist or cannot be done."""
-    method = METHODS[config.method]
-    left_out = () if method.mines else (*_MINING, *(() if method.final else ("optimization",)))
-    stages = [stage for stage in STAGES if stage not in left_out]
+    stages = [stage for stage in STAGES if stage.belongs_to(METHODS[config.method])]
+    names = [stage.name for stage in stages]
     for name in (start, only):
-        if name is not None and name not in stages:
-            raise unknown_name(f"stage of method {config.method}", name, stages)
+        if name is not None and name not in names:
+            raise unknown_name(f"stage of method {config.method}", name, names)
     if only is None:
         return
     if start not in (None, only):
         raise UsageError(f"--from {start} --only {only}: both must name the same stage, which is done anew")
-    before = stages[: stages.index(only)]
-    for stage in before:
-        if not _is_done(stage, out, config):
-            raise UsageError(f"{out}: stage {only} needs {stage} done: run --only {stage} first")
+    for stage in stages[: names.index(only)]:
+        if not stage.is_done(out, config):
+            raise UsageError(f"{out}: stage {only} needs {stage.name} done: run --only {stage.name} first")
 
 
 def discard(out: Path, start: str) -> None:
     """Delete what a stage and all after it have left; the last first, so that nothing outlives its cause."""
-    for stage in reversed(STAGES[STAGES.index(start) :]):
-        for pattern in _FILES[stage]:
+    for stage in reversed(STAGES[STAGE_NAMES.index(start) :]):
+        for pattern in stage.files:
             for path in out.glob(pattern):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
-def _is_done(stage: str, out: Path, config: RunConfig) -> bool:
-    if stage == "classifiers":
-        return all(has_tensors(out / stage / str(u) / "weights") for u in range(config.classifiers))
-    if stage == "embeddings":
-        return all(has_tensors(out / stage / str(u)) for u in range(config.classifiers))
-    if stage == "mining":
-        return has_tensors(out / "prototypes")
-    if stage == "optimization":
-        return has_tensors(out / stage / "weights")
-    return (out / "model" / "model.json").is_file()

@@ -7,8 +7,6 @@ import pytest
 import torch
 
 from pmal import OpenSetClassifier
-from pmal._runtime.session import open_session
-from pmal.config import RunConfig
 from pmal.data.feeding.batches import ResidentImages
 from pmal.data.feeding.parts import Part
 from pmal.data.samples import Samples, VectorStore
@@ -17,6 +15,7 @@ from pmal.rejection.bundle.saving import load_model, save_model
 from pmal.rejection.calibration import folding
 from pmal.rejection.calibration.held_out import Calibration
 from pmal.rejection.new_class import add_class
+from tests.jobs import make_job
 
 
 def part(labels, width=3):
@@ -28,12 +27,11 @@ def part(labels, width=3):
 def test_every_part_is_scored_by_a_model_that_was_trained_on_the_others(tmp_path, monkeypatch):
     train, learned = part([0] * 6 + [1] * 4 + [0]), []
 
-    def learn(rest, folder, session):
-        learned.append(set(rest.samples.ids.tolist()))
-        folder.mkdir(parents=True)
-        return None, None
+    def learn(job):
+        learned.append(set(job.train.samples.ids.tolist()))
+        job.folder.mkdir(parents=True)
 
-    def scored(found, rest, held_out, config, session):
+    def scored(found, held_out, job):
         ids = held_out.samples.ids
         assert not {*ids.tolist()} & learned[-1]
         assert {*ids.tolist()} | learned[-1] == {*range(11)}
@@ -45,9 +43,7 @@ def test_every_part_is_scored_by_a_model_that_was_trained_on_the_others(tmp_path
         )
 
     monkeypatch.setattr(folding, "_scored", scored)
-    found = [
-        folding.calibrate_in_turn(learn, train, 5, RunConfig(), tmp_path, open_session()) for _ in range(2)
-    ]
+    found = [folding.calibrate_in_turn(learn, 5, make_job(train=train, folder=tmp_path)) for _ in range(2)]
     assert len(learned) == 5, "the second time nothing is learned"
     assert sorted(found[0].scores["logit"].tolist()) == list(range(11))
     assert found[0].folds == found[1].folds == 5

@@ -7,7 +7,6 @@ that slightly more new known images are accepted than asked for.
 """
 
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,16 +14,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pmal._engine.loop import training_set
-from pmal._runtime.progress import Silent
 from pmal._runtime.session import Session
 from pmal._runtime.tensors import has_tensors, load_tensors, save_tensors
-from pmal.config import RunConfig
 from pmal.data.feeding.batches import ChosenImages
 from pmal.data.feeding.parts import Part
 from pmal.data.splits.task import fold_of_each
-from pmal.ensemble.classifier import Classifier
-from pmal.mining.prototypes import PrototypeSet
+from pmal.ensemble.job import Job
+from pmal.optimization.learned import Learn, Learned
 from pmal.rejection.building import build_model
 from pmal.rejection.calibration.held_out import Calibration
 
@@ -32,28 +28,20 @@ FOLDS = "folds"
 """The file of a run with the scores, and the folder with trainings that are under way."""
 _PREDICTIONS, _SCORE = "predictions", "score."
 
-Found = tuple[Classifier, PrototypeSet | None]
-Learn = Callable[[Part, Path, Session], Found]
-"""From training images to the final network and its prototypes; unfinished work lies in the folder."""
 
-
-def calibrate_in_turn(
-    learn: Learn, train: Part, folds: int, config: RunConfig, run: Path, session: Session
-) -> Calibration:
+def calibrate_in_turn(learn: Learn, folds: int, job: Job) -> Calibration:
     """Return the scores of all training images, each by a model that was trained without it.
 
     They are kept in the run's folder: the same run again computes nothing.
     """
-    path = run / FOLDS
+    path, session = job.folder / FOLDS, job.session
     if not has_tensors(path, session.ranks):
-        fold_N = fold_of_each(train.samples.labels, folds)
-        quiet = replace(session, display=Silent(), log=lambda **event: None)
+        fold_N = fold_of_each(job.train.samples.labels, folds)
         parts = []
         with session.display.stage("calibration folds", folds, "folds") as advance:
             for k in sorted({*fold_N.tolist()} - {-1}):
-                rest, held_out = chosen(train, fold_N != k), chosen(train, fold_N == k)
-                found = learn(rest, path / str(k), quiet)
-                parts.append(_scored(found, rest, held_out, config, quiet))
+                rest = job.on(chosen(job.train, fold_N != k), path / str(k))
+                parts.append(_scored(learn(rest), chosen(job.train, fold_N == k), rest))
                 advance(1)
         _save(path, Calibration.pooled(parts), session)
     return _load(path, session)
@@ -66,9 +54,8 @@ def chosen(part: Part, mask_N: NDArray[np.bool_]) -> Part:
     return Part(part.samples.at(positions), images, ())
 
 
-def _scored(found: Found, train: Part, held_out: Part, config: RunConfig, quiet: Session) -> Calibration:
-    network, prototypes = found
-    model = build_model(network, training_set(train, quiet), prototypes, held_out, config, quiet)
+def _scored(learned: Learned, held_out: Part, job: Job) -> Calibration:
+    model = build_model(learned, held_out, job)
     assert model.calibration is not None
     return model.calibration
 
