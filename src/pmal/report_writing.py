@@ -1,7 +1,7 @@
-"""The report of a run, or of a benchmark's ledger: files and images in, one HTML file out.
+"""The report of a run: files and images in, one HTML file out.
 
-What is drawn, and how, is in `pmal.reporting`; here a run's folder and model are read for it. What a ledger
-has to show is in `pmal.benchmark.page.ledger_page`. Nothing but the report is written.
+What is drawn, and how, is in `pmal.reporting`; here a run's folder and model are read for it. Nothing but the
+report is written.
 """
 
 import dataclasses
@@ -18,7 +18,6 @@ from pmal._runtime.processes.ranks import ALONE
 from pmal._runtime.session import Session, open_session
 from pmal._runtime.tensors import has_tensors, load_tensors
 from pmal._runtime.text import printable
-from pmal.benchmark.page.ledger_page import is_ledger, ledger_page
 from pmal.config import RunConfig, to_settings
 from pmal.data.feeding.parts import Part
 from pmal.data.samples import Samples, evenly
@@ -61,35 +60,27 @@ SHEET_BYTES = {"test": 2_500_000, "train": 3_500_000}
 
 
 def write_report(
-    folder: Path, session: Session | None = None, *, out: Path | None = None, task: Task | None = None
+    run: Path, session: Session | None = None, *, out: Path | None = None, task: Task | None = None
 ) -> Path:
-    """Write FOLDER/report.html, or `out`, and give its path. task: as `pipeline.fit` had it, if any."""
+    """Write RUN/report.html, or `out`, and return its path. task: as `pipeline.fit` had it, if any."""
     check_can_render()
     # Alone, also after a training that processes shared: the others have ended.
     session = dataclasses.replace(session or open_session(), ranks=ALONE)
-    path = out or folder / NAME
+    path = out or run / NAME
     if path.is_dir():
         raise UsageError(f"{path} is a folder: name the file to write")
-    if out is not None or folder.is_dir():
+    if out is not None or run.is_dir():
         make_folder(path.parent)
-    write_text(path, render_page(make_page(folder, session, task)))
+    write_text(path, render_page(make_page(run, session, task)))
     return path
 
 
-def make_page(folder: Path, session: Session, task: Task | None = None) -> Page:
-    """The page for what a folder holds: a run, or the cells of a benchmark."""
-    if not (folder / CONFIG).is_file() and is_ledger(folder):
-        return ledger_page(folder, session.display.say)
-    if not (folder / CONFIG).is_file():
-        fix = "name one that `pmal fit` or `pmal benchmark` left"
-        raise DataError(f"{folder}: not a run folder (no {CONFIG} in it) and no ledger with cells: {fix}")
-    if not (folder / "model").is_dir():
-        raise DataError(f"{folder}: not finished: run `pmal fit` again to finish it")
-    return run_page(folder, session, task)
-
-
-def run_page(run: Path, session: Session, task: Task | None = None) -> Page:
-    """All chapters that this run has something for."""
+def make_page(run: Path, session: Session, task: Task | None = None) -> Page:
+    """Return all chapters that this run has something for."""
+    if not (run / CONFIG).is_file():
+        raise DataError(f"{run}: not a run folder (no {CONFIG} in it): name one that `pmal fit` left")
+    if not (run / "model").is_dir():
+        raise DataError(f"{run}: not finished: run `pmal fit` again to finish it")
     config, model = read_config(run), load_model(run / "model", session.device)
     task = _readable(run, task or open_task(config.data, session.resources.data_root))
     if task.class_names != model.classifier.spec.class_names:

@@ -6,9 +6,7 @@ from pathlib import Path
 import pytest
 
 from pmal import report_writing as report
-from pmal.benchmark.ledger import Ledger
 from tests import test_cli
-from tests.benchmark.ledgers import grid_records, made_up
 from tests.report_runs import NAMES, write_photos
 
 WORDS = ["--method", "softmax", "--encoder", "small", "--epochs", 1, "--set", "training.batch_size=16"]
@@ -51,7 +49,7 @@ def test_a_report_that_cannot_be_drawn_does_not_spoil_the_fit(words, tmp_path, c
     def fail(*_):
         raise problem
 
-    monkeypatch.setattr(report, "run_page", fail)
+    monkeypatch.setattr(report, "make_page", fail)
     code, out, error = call(*words, "--json")
     assert code == 0
     assert json.loads(out)["known_images"] == 24
@@ -67,28 +65,6 @@ def test_stages_before_the_last_have_no_report(words, tmp_path, call):
 
 def test_what_is_no_run_is_told_in_one_line(tmp_path, call):
     test_cli.assert_one_line_error(call("report", tmp_path), 3, str(tmp_path), "not a run folder")
-    (tmp_path / "pmal").mkdir()
-    (tmp_path / "pmal" / "broken.json").write_text("[]")
-    test_cli.assert_one_line_error(call("report", tmp_path), 3, "broken.json", "delete it")
-
-
-def test_a_ledger_has_a_report_too(tmp_path, call):
-    made_up(tmp_path, *grid_records(splits=(0,), grids=("lambda",)))
-    (tmp_path / "pmal" / "broken.json").write_text("[]")
-    code, out, error = call("report", tmp_path)
-    assert code == 0, error
-    assert out.strip() == f"report: {tmp_path / 'report.html'}"
-    assert "broken.json" in error
-    assert "Hyper-parameters" in (tmp_path / "report.html").read_text()
-
-
-def test_the_ledger_of_this_project_has_a_report(tmp_path, call):
-    ledger = Path(__file__).parents[2] / "benchmarks" / "results"
-    code, _, error = call("report", ledger, "--out", tmp_path / "page.html")
-    assert (code, error) == (0, "")
-    text = (tmp_path / "page.html").read_text()
-    families = {result.cell.family for result in Ledger(ledger).results()[0]}
-    assert all(f"family={family}" in text for family in families)
 
 
 def test_a_place_that_cannot_be_written_to_is_told_before_any_work(tmp_path, call, monkeypatch):

@@ -24,26 +24,23 @@ if TYPE_CHECKING:
 
 
 def report(
-    folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="A run of `pmal fit`, or a ledger of `pmal benchmark`.")
-    ],
-    out: Annotated[Path | None, typer.Option(help="The file to write. Default: FOLDER/report.html.")] = None,
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run of `pmal fit`.")],
+    out: Annotated[Path | None, typer.Option(help="The file to write. Default: RUN/report.html.")] = None,
     data_root: DataRootOption = None,
     device: DeviceOption = "auto",
     workers: WorkersOption = 0,
     memory_limit: MemoryOption = Resources.memory_limit,
     as_json: JsonOption = False,
 ) -> None:
-    """Write what a run learned, or a benchmark found, as one HTML file with all its figures in it.
+    """Write what a run learned as one HTML file: results, embedding, scores, classes, prototypes, training.
 
-    Of a run: results, embedding, scores, classes, prototypes, robustness, training. It needs the images.
-    Of a ledger: methods, differences against softmax, hyper-parameters, ablations, repeated minings.
+    It needs the images.
     """
     session = start_session(Resources(device, data_root, workers, memory_limit), as_json, AGAIN)
 
     from pmal.report_writing import write_report
 
-    path = write_report(folder, session, out=out)
+    path = write_report(run, session, out=out)
     print(json.dumps({"report": str(path)}) if as_json else f"report: {path}")
 
 

@@ -16,10 +16,8 @@ from typing import Any, ClassVar
 from pmal.errors import UsageError
 from pmal.reporting.page.pictures import Sheet
 
-SCRIPTS = (
-    *("core.js", "plots.js", "histogram.js", "dots.js", "robustness.js"),
-    *("scatter.js", "scatter_keys.js", "start.js"),
-)
+SCRIPTS = ("core.js", "plots.js", "histogram.js", "robustness.js", "scatter.js", "scatter_keys.js")
+"""Drawing functions. `start.js` comes last: it calls them."""
 
 
 @dataclass(frozen=True)
@@ -172,8 +170,8 @@ class Page:
     verdict: Verdict | None = None
 
 
-def render_page(page: Page) -> str:
-    """The HTML text."""
+def render_page(page: Page, drawing: str = "") -> str:
+    """Return the HTML text. drawing: a script with drawing functions for figures of the caller's own."""
     jinja2 = _jinja2()
     environment = jinja2.Environment(
         autoescape=True,
@@ -182,7 +180,7 @@ def render_page(page: Page) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    script = "\n".join(_asset(name) for name in SCRIPTS)
+    script = "\n".join([*map(_asset, SCRIPTS), drawing, _asset("start.js")])
     trusted = environment.filters["safe"]
     environment.filters["as_data"] = lambda value: trusted(embedded_json(value))
     text: str = environment.get_template("page.html.j2").render(

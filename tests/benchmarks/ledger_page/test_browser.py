@@ -4,8 +4,8 @@ import re
 
 import pytest
 
+from benchmarks.ledger_page.__main__ import write_ledger_page
 from pmal.benchmark.cells.cell import make_cell
-from pmal.report_writing import write_report
 from tests.benchmark.ledgers import grid_records, made_up, mining_record, record
 from tests.browser import open_page
 
@@ -35,7 +35,7 @@ def records():
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
-    return write_report(made_up(tmp_path_factory.mktemp("ledger"), *records()).folder).as_uri()
+    return write_ledger_page(made_up(tmp_path_factory.mktemp("ledger"), *records()).folder).as_uri()
 
 
 @pytest.fixture(scope="module")

@@ -1,12 +1,15 @@
 """The page of a ledger: which chapters it has, what they show, and what they say is missing."""
 
 import re
+from pathlib import Path
 
 import pytest
 
+from benchmarks.ledger_page.__main__ import write_ledger_page
 from pmal.benchmark.ablations import GRIDS
 from pmal.benchmark.cells.cell import FLUCTUATION, make_cell
-from pmal.benchmark.page.ledger_page import is_ledger, ledger_page
+from pmal.benchmark.ledger import Ledger
+from benchmarks.ledger_page.chapters import ledger_page
 from pmal.benchmark.tables.method_tables import methods_tables, paired_tables
 from pmal.benchmark.tables.paper import sweep_figures
 from pmal.errors import DataError
@@ -138,7 +141,6 @@ def test_twice_the_epochs_are_not_the_same_cost(tmp_path):
 
 def test_an_ensemble_alone_is_a_ledger_and_counts_as_a_method(tmp_path):
     ledger = made_up(tmp_path, record(cell("softmax", epochs=116).together(3), logit=0.5))
-    assert is_ledger(ledger.folder)
     page = ledger_page(ledger.folder, pytest.fail)
     assert page.stats[1].note == "softmax ensemble of 3"
 
@@ -276,12 +278,10 @@ def test_a_file_that_cannot_be_read_is_told_of_and_left_out(tmp_path):
         ledger_page(ledger.folder, said.append)
 
 
-def test_which_folders_are_ledgers(tmp_path):
-    assert not is_ledger(tmp_path)
-    assert not is_ledger(tmp_path / "nowhere")
-    made_up(tmp_path / "a", mining_record())
-    assert is_ledger(tmp_path / "a")
-    assert (tmp_path / "a" / FLUCTUATION).is_dir()
+def test_a_folder_without_cells_is_no_ledger(tmp_path):
+    for folder in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(DataError, match="no ledger with cells"):
+            ledger_page(folder, pytest.fail)
 
 
 def test_names_are_text(tmp_path):
@@ -290,3 +290,19 @@ def test_names_are_text(tmp_path):
     text = render_page(ledger_page(tmp_path, pytest.fail))
     assert "<script>alert" not in text
     assert "&lt;script&gt;alert" in text
+
+
+def test_the_page_is_written_beside_the_ledger_and_broken_files_are_told(tmp_path, capsys):
+    made_up(tmp_path, *grid_records(splits=(0,), grids=("lambda",)))
+    (tmp_path / "pmal" / "broken.json").write_text("[]")
+    assert write_ledger_page(tmp_path) == tmp_path / "report.html"
+    assert "broken.json" in capsys.readouterr().err
+    assert "Hyper-parameters" in (tmp_path / "report.html").read_text()
+
+
+def test_the_ledger_of_this_project_has_a_page(tmp_path, capsys):
+    ledger = Path(__file__).parents[3] / "benchmarks" / "results"
+    text = write_ledger_page(ledger, tmp_path / "page.html").read_text()
+    assert capsys.readouterr().err == ""
+    families = {result.cell.family for result in Ledger(ledger).results()[0]}
+    assert all(f"family={family}" in text for family in families)

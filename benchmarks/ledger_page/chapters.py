@@ -8,8 +8,8 @@ from typing import Any
 from pmal.benchmark.ablations import GRIDS, Sweep
 from pmal.benchmark.cells.cell import ENSEMBLE, FIT, FLUCTUATION
 from pmal.benchmark.ledger import Ledger, Result
-from pmal.benchmark.page.page_figures import curves_figure, minings_figures, paired_figure, variants_figure
-from pmal.benchmark.page.page_tables import (
+from benchmarks.ledger_page.figures import curves_figure, minings_figures, paired_figure, variants_figure
+from benchmarks.ledger_page.tables import (
     comparable,
     missing_references,
     missing_splits,
@@ -38,7 +38,8 @@ def ledger_page(folder: Path, say: Callable[[str], None]) -> Page:
     (results, broken), (minings, worse) = ledger.results(FIT, ENSEMBLE), ledger.results(FLUCTUATION)
     broken += worse
     if not results and not minings:
-        raise DataError(broken[0])
+        nothing = f"{folder}: no ledger with cells: name one that `pmal benchmark` left"
+        raise DataError(broken[0] if broken else nothing)
     for line in broken:
         say(f"warning: {line}")
     sections = [
@@ -50,11 +51,6 @@ def ledger_page(folder: Path, say: Callable[[str], None]) -> Page:
         _making_section([*results, *minings], len(broken)),
     ]
     return _page([*results, *minings], [section for section in sections if section])
-
-
-def is_ledger(folder: Path) -> bool:
-    """Whether the benchmark has left cells there, be they readable or not."""
-    return any(Ledger(folder).results(FIT, ENSEMBLE, FLUCTUATION))
 
 
 def _page(results: Sequence[Result], sections: Sequence[Section]) -> Page:

@@ -10,8 +10,6 @@ pmal.draw.dots = (node, data) => {
   pmal.whenResized(place, draw);
 };
 
-pmal.SHAPES = ["circle", "square", "diamond", "triangle"];
-
 // The shape goes with the color, for those who do not see it.
 pmal.mark = (series, x, y, color, hollow) => {
   const r = series.ring ? 5 : 4;

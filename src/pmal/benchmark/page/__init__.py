@@ -1,1 +1,0 @@
-"""The ledger as an HTML page."""
