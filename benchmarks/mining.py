@@ -17,12 +17,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from benchmarks.speed.mining import BLOCKS, cdist_distance, distance_from_products, unit_logits
 from pmal._runtime.files import make_folder, write_json
 from pmal._runtime.manifest import describe_environment
 from pmal.geometry import centered_logits, topology_distance
 from pmal.geometry.torch_kernel import distance_block
 from pmal.mining import select_candidates
-from pmal.speed.mining import BLOCKS, Problem, cdist_distance, distance_from_products
+from pmal.speed.mining import Problem
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def keops(a: Tensor, b: Tensor) -> Tensor:
 
 def methods(problem: Problem, device: str) -> dict[str, list[Callable[[], Tensor]]]:
     """What to run for each name; the best of a list counts."""
-    a, b = problem.logits()
+    a, b = unit_logits(problem)
     found: dict[str, list[Callable[[], Tensor]]] = {
         "torch.cdist": [lambda block=block: cdist_distance(a, b, block) for block in BLOCKS]
     }

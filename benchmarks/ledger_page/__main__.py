@@ -1,4 +1,4 @@
-"""The ledger of `pmal benchmark` as one HTML file: python -m benchmarks.ledger_page LEDGER [--out PAGE.html]"""
+"""The ledger of `pmal benchmark` as one HTML file: python -m benchmarks.ledger_page LEDGER [--out FILE]"""
 
 import argparse
 import sys

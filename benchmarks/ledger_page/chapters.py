@@ -5,9 +5,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pmal.benchmark.ablations import GRIDS, Sweep
-from pmal.benchmark.cells.cell import ENSEMBLE, FIT, FLUCTUATION
-from pmal.benchmark.ledger import Ledger, Result
 from benchmarks.ledger_page.figures import curves_figure, minings_figures, paired_figure, variants_figure
 from benchmarks.ledger_page.tables import (
     comparable,
@@ -16,6 +13,9 @@ from benchmarks.ledger_page.tables import (
     missing_variants,
     table_block,
 )
+from pmal.benchmark.ablations import GRIDS, Sweep
+from pmal.benchmark.cells.cell import ENSEMBLE, FIT, FLUCTUATION
+from pmal.benchmark.ledger import Ledger, Result
 from pmal.benchmark.rendering import Beside, Table
 from pmal.benchmark.tables.ablation_tables import Found, ablation_tables, fluctuation_table, sweep_bases
 from pmal.benchmark.tables.groups import Key, group_results, key_of, main_results

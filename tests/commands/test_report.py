@@ -1,7 +1,6 @@
 """`pmal report`, and the report at the end of `pmal fit`."""
 
 import json
-from pathlib import Path
 
 import pytest
 

@@ -5,11 +5,10 @@ import torch
 
 from pmal._runtime.session import open_session
 from pmal.config import Resources
-from pmal.ensemble.cost import network_cost
 from pmal.speed import prediction
 from pmal.speed.contestants import Case
 from pmal.speed.prediction import PredictionPlan, measure_prediction
-from pmal.speed.timing import Limits, Stopwatch
+from pmal.speed.timing import Stopwatch
 
 CASE = Case("small", 16, 8, steps=2, classes=3, channels=1)
 ONE = {"model": [1.0, 1.0, 6.0], "near": [0.8], "network": [0.5], "reference": [4.0]}
@@ -25,9 +24,8 @@ def test_speeds_and_ratios_are_those_of_the_seconds(monkeypatch):
 
     monkeypatch.setattr(prediction, "in_turns", in_turns)
     plan = PredictionPlan(images=8, calls=5, repeats=2, reference_images=4, trial=2, seconds=1e6, bank=50)
-    limits = Limits({"float32": 1e9, "bfloat16": 1e12}, 1e10)
     session = open_session(Resources(device="cpu"))
-    [row] = measure_prediction(CASE, plan, limits, Stopwatch.of(session.device), session)
+    [row] = measure_prediction(CASE, plan, Stopwatch.of(session.device), session)["prediction"]
     assert asked == [5, 2]
     assert (row["images"], row["calls"], row["precision"]) == (8, 5, "float32")
     assert (row["median_ms"], row["p99_ms"]) == (1000.0, 6000.0)
@@ -39,8 +37,6 @@ def test_speeds_and_ratios_are_those_of_the_seconds(monkeypatch):
     assert (row["near_median_ms"], row["near_images_per_s"]) == (800.0, 5.0)
     assert row["typicality_latency_cost"] == pytest.approx(0.25)  # 1 s with it, 0.8 s without
     assert row["typicality_cost"] == pytest.approx(0.25)
-    flops = network_cost(CASE.network(torch.device("cpu"))).forward_flops
-    assert row["share_of_peak"] == pytest.approx(4.0 * flops / 1e9)
 
 
 def test_only_the_model_that_is_timed_first_looks_at_its_layers():

@@ -27,7 +27,7 @@ from pmal.ensemble.classifier import (
     save_classifier,
     with_head,
 )
-from pmal.ensemble.cost import weights_times_pixels
+from pmal.ensemble.cost import network_cost
 from pmal.ensemble.heads import final_head
 from pmal.ensemble.job import Job
 from pmal.errors import DataError, UsageError
@@ -37,9 +37,9 @@ FOLDER = "classifiers"
 """Of a run."""
 AT_ONCE = 2
 """Networks that train side by side."""
-LARGEST_STEP = 5e11
-"""Weights x pixels of an image x images of a batch up to which networks train side by side: larger ones fill
-a GPU by themselves. Of OSCRI at 32 px and a batch of 128 it is 1.3e11, of WRN-40-4 1.2e12."""
+LARGEST_STEP = 5e10
+"""Multiplications of a batch, forward, up to which networks train side by side: larger ones fill a GPU by
+themselves. For OSCRI at 32 px and a batch of 128 it is 2.1e10, for WRN-40-4 1.7e11."""
 
 
 def train_classifiers(job: Job) -> list[Classifier]:
@@ -102,8 +102,9 @@ def networks_at_once(
     """How many train side by side: one where it would not be faster, or images cannot be read twice."""
     if session.device.type != "cuda" or session.ranks.size > 1 or not is_resident(data.images):
         return 1
-    step = weights_times_pixels(spec) * min(config.batch_size, len(data.images))
-    return AT_ONCE if step <= LARGEST_STEP else 1
+    with seeded(0, torch.device("cpu")):
+        each = network_cost(Classifier(spec)).multiplications
+    return AT_ONCE if each * min(config.batch_size, len(data.images)) <= LARGEST_STEP else 1
 
 
 def load_classifiers(

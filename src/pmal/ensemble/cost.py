@@ -1,9 +1,4 @@
-"""How much work a network is, counted from its layers: no clock, so the same on every machine.
-
-There are two measures, and no factor leads from one to the other. `network_cost` counts what a network
-multiplies. `weights_times_pixels` needs no run of it, but takes no notice of strides: its ratio to the first
-is 6 for OSCRI, 21 for ResNet-18 at 32 px and 309 at 224 px. A limit belongs to the measure it was set in.
-"""
+"""How much work a network is, counted from its layers: no clock, so the same on every machine."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,9 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from pmal._runtime.seeds import seeded
 from pmal.encoders.adapters import evaluating
-from pmal.ensemble.classifier import Classifier, ClassifierSpec
+from pmal.ensemble.classifier import Classifier
 
 
 @dataclass
@@ -73,13 +67,6 @@ def network_cost(network: Classifier) -> Cost:
     with evaluating(network), _hooked(network, count), torch.enable_grad(), nothing_kept:
         network.embed(image)
     return cost
-
-
-def weights_times_pixels(spec: ClassifierSpec) -> float:
-    """Of one image, roughly, and without a run of the network: a large one takes a CPU a second."""
-    with seeded(0, torch.device("cpu")):
-        weights = sum(parameter.numel() for parameter in Classifier(spec).parameters())
-    return float(weights * spec.image_size**2)
 
 
 @contextmanager

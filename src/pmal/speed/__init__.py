@@ -1,1 +1,1 @@
-"""What `pmal bench` measures: training, the PMAL step, mining and prediction, beside a plain loop."""
+"""What `pmal bench` measures: training, the PMAL step, mining and prediction, next to a plain loop."""

@@ -10,11 +10,9 @@ Column = tuple[str, Cell]
 
 
 def bench_text(found: Mapping[str, Any]) -> str:
-    """What was measured, as tables for people."""
-    hardware, limits = found["manifest"]["hardware"], found["limits"]
-    name = hardware.get("gpu") or f"{hardware['threads']} CPU threads"
-    rates = ", ".join(f"{key.split('_')[0]} {limits[key]:.3g} TFLOP/s" for key in limits if "tflops" in key)
-    blocks = [f"{name}; matrix products: {rates}; copy {limits['copy_gb_per_s']:,.0f} GB/s"]
+    """Return what was measured as tables."""
+    hardware = found["manifest"]["hardware"]
+    blocks = [hardware.get("gpu") or f"{hardware['threads']} CPU threads"]
     for title, columns in TABLES.items():
         kind, _, text = title.partition(": ")
         if found[kind]:
@@ -36,8 +34,7 @@ def _percent(name: str) -> Cell:
 
 
 def _network(row: Mapping[str, Any]) -> str:
-    strong = ", strong augmentation" if row.get("augmentation") == "strong" else ""
-    return f"{row['encoder']} {row['image_size']} px{strong}"
+    return f"{row['encoder']} {row['image_size']} px"
 
 
 def _milliseconds(prefix: str) -> Cell:
@@ -52,39 +49,29 @@ _RATIO: Sequence[Column] = [
     ("times reference", _number("ratio", ".2f")),
 ]
 _MEMORY: Column = ("GiB", _number("memory_gib", ".2f"))
-_PEAK: Column = ("of products", _percent("share_of_peak"))
 
 TABLES: Mapping[str, Sequence[Column]] = {
     "training: Training": [
         *_ENCODER,
-        ("step", lambda row: str(row["variant"])),
         _SPEED,
         _SPREAD,
         *_RATIO,
-        ("TFLOP/s", _number("tflops", ".3g")),
-        _PEAK,
-        ("of copy", _percent("share_of_bandwidth")),
         _MEMORY,
     ],
     "pmal_step: PMAL step, prototypes counted as images": [
         *_ENCODER,
         ("prototypes", _number("prototypes")),
-        ("step", lambda row: str(row["variant"])),
         _SPEED,
         _SPREAD,
         ("cost per image, plain = 1", _number("cost_per_image", ".2f")),
         _MEMORY,
     ],
-    "mining: Mining, beside torch.cdist": [
+    "mining: Mining": [
         ("samples", _number("n")),
         ("classes", _number("k")),
         ("precision", lambda row: str(row["precision"])),
         ("Gpairs/s", _number("gpairs_per_s", ".3g")),
         _SPREAD,
-        ("reference", _number("reference_gpairs_per_s", ".3g")),
-        ("times reference", _number("ratio", ".2f")),
-        ("TFLOP/s", _number("tflops", ".3g")),
-        _PEAK,
     ],
     "prediction: Prediction: milliseconds for one image, median / 99 %, and images/s": [
         ("encoder", _network),
@@ -98,12 +85,5 @@ TABLES: Mapping[str, Sequence[Column]] = {
         ("for typicality", _percent("typicality_cost")),
         ("network alone", _number("network_images_per_s")),
         *_RATIO,
-        _PEAK,
-    ],
-    "threads: Threads": [
-        *_ENCODER,
-        ("threads", _number("threads")),
-        _SPEED,
-        _SPREAD,
     ],
 }

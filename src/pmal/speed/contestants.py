@@ -1,4 +1,4 @@
-"""The trainings that are timed against each other: ours, ours with prototypes, and the plain loop.
+"""Trainings that are timed against each other: ours, ours with prototypes, and the plain loop.
 
 Ours is the loop of `pmal fit` itself, an epoch at a time. The images are made up, and the learning rate is
 small; neither changes what a step costs.
@@ -15,10 +15,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from pmal._engine.lanes import take_turns
 from pmal._engine.loop import TrainingSet
 from pmal._engine.loop import _Loop as TrainingLoop  # not train(): here an epoch is a turn
-from pmal._engine.steps import GraphStep, Objective, compiled
+from pmal._engine.steps import Objective
 from pmal._runtime.progress import Silent
 from pmal._runtime.session import Session
 from pmal.config import RunConfig, build
@@ -26,14 +25,11 @@ from pmal.data.feeding.batches import ResidentImages
 from pmal.data.samples import Pixels
 from pmal.ensemble.classifier import Classifier, ClassifierSpec
 from pmal.ensemble.classifiers import make_learner, untrained
-from pmal.errors import UsageError, unknown_name
 from pmal.mining import PrototypeSet
 from pmal.optimization.training import PrototypeTrainingSet, make_prototype_learner
-from pmal.speed.reference import ReferenceLoop, smooth_pictures
+from pmal.speed.reference import Pictures, ReferenceLoop, smooth_pictures
 from pmal.speed.timing import Work
 
-VARIANTS = ("auto", "eager", "captured", "compiled")
-"""How a step runs: as `pmal fit` chooses, as it is written, as a CUDA graph, compiled and as a CUDA graph."""
 PER_CLASS = 10
 DISTINCT = 512
 """Different pictures of a set; more are the same again."""
@@ -89,11 +85,10 @@ class Case:
 
 @dataclass(frozen=True)
 class Plan:
-    """How often to measure, and which variants of our step."""
+    """How often to measure."""
 
     warmup: int = 1
     repeats: int = 5
-    variants: tuple[str, ...] = ("auto",)
     long: bool = True
     """Choose the step of a long training, which is worth compiling."""
 
@@ -112,11 +107,11 @@ class Contestant:
     """Of every batch."""
     memory: int | None = None
     """Bytes at the most, on a GPU."""
-    networks: int = 1
-    """That train at the same time."""
 
 
 Maker = Callable[[], Contestant]
+Prepare = Callable[[TrainingLoop], None]
+"""Chooses how a loop takes its steps, before the first one."""
 
 
 def set_up(make: Maker, device: torch.device) -> Contestant:
@@ -133,51 +128,42 @@ def set_up(make: Maker, device: torch.device) -> Contestant:
     return contestant
 
 
-def plain_training(case: Case, pictures: Pixels, variant: str, plan: Plan, session: Session) -> Contestant:
-    """Epochs of the first phase."""
+def as_fit_does(loop: TrainingLoop) -> None:
+    """Leave the choice to the loop."""
+
+
+def plain_training(
+    case: Case, pictures: Pixels, plan: Plan, session: Session, prepare: Prepare = as_fit_does
+) -> Contestant:
+    """Return epochs of the first phase."""
+    return Contestant(epoch_of(plain_loop(case, pictures, plan, session), prepare), case.images)
+
+
+def plain_loop(case: Case, pictures: Pixels, plan: Plan, session: Session, beside: int = 0) -> TrainingLoop:
+    """Return the loop of the first phase. beside: how many other networks train at the same time."""
     data, config = training_data(case, pictures, session.device), case.config(_epochs(case, plan))
     model = case.network(session.device)
     _, objective = make_learner(model, config, flip=True, seed=0)
-    return Contestant(_epoch(_loop(model, objective, data, config, session), variant), case.images)
+    return _loop(model, objective, data, config, session, beside)
 
 
-def side_by_side(
-    case: Case, pictures: Pixels, variant: str, plan: Plan, session: Session, networks: int
+def pmal_training(
+    case: Case, pictures: Pixels, plan: Plan, session: Session, prepare: Prepare = as_fit_does
 ) -> Contestant:
-    """Epochs of the first phase of several networks at the same time."""
-    data, config = training_data(case, pictures, session.device), case.config(_epochs(case, plan))
-    loops = []
-    for _ in range(networks):
-        model = case.network(session.device)
-        _, objective = make_learner(model, config, flip=True, seed=0)
-        loops.append(_loop(model, objective, data, config, session, beside=networks - 1))
-
-    def epoch() -> None:
-        for loop in loops:
-            with loop.lane.turn():
-                _prepare(loop, variant)
-        for _ in take_turns([(loop.lane, loop.epoch()) for loop in loops]):
-            pass
-        for loop in loops:
-            loop.lane.join()
-
-    return Contestant(epoch, networks * case.images, networks=networks)
-
-
-def pmal_training(case: Case, pictures: Pixels, variant: str, plan: Plan, session: Session) -> Contestant:
-    """Epochs of the second phase; prototypes count as images."""
+    """Return epochs of the second phase; prototypes count as images."""
     plain, config = training_data(case, pictures, session.device), case.config(_epochs(case, plan))
     data = PrototypeTrainingSet(plain.images, plain.labels, plain.ids, prototypes_of(case))
     learner = make_prototype_learner(case.network(session.device), data, config, flip=True, seed=0)
     loop = _loop(learner, learner.objective, data, config, session)
     joined = learner.bank.refresh
-    return Contestant(_epoch(loop, variant), case.images + case.steps * joined, prototypes=joined)
+    return Contestant(epoch_of(loop, prepare), case.images + case.steps * joined, prototypes=joined)
 
 
-def reference_training(case: Case, pictures: Pixels, device: torch.device) -> Contestant:
-    """Epochs of the plain loop."""
-    strong = case.augmentation == "strong"
-    loop = ReferenceLoop(case.spec, pictures, case.labels(), case.batch_size, device, strong)
+def reference_training(
+    case: Case, pictures: Pixels, device: torch.device, dataset: type[Pictures] = Pictures
+) -> Contestant:
+    """Return epochs of the plain loop. dataset: what makes its pictures into tensors."""
+    loop = ReferenceLoop(case.spec, pictures, case.labels(), case.batch_size, device, dataset)
     return Contestant(loop.trainer(), case.images)
 
 
@@ -215,35 +201,14 @@ def _loop(
     return TrainingLoop("bench", model, objective, data, config.training, 0, Path(), quiet, beside)
 
 
-def _epoch(loop: TrainingLoop, variant: str) -> Work:
-    if variant not in VARIANTS:
-        raise unknown_name("variant", variant, VARIANTS)
+def epoch_of(loop: TrainingLoop, prepare: Prepare) -> Work:
+    """Return a call that trains for an epoch."""
 
     def epoch() -> None:
-        _prepare(loop, variant)
+        if loop.take_step is None:
+            loop.model.train()
+            prepare(loop)
         for _ in loop.epoch():
             pass
 
     return epoch
-
-
-def _prepare(loop: TrainingLoop, variant: str) -> None:
-    if loop.take_step is None:
-        loop.model.train()
-        _use_variant(loop, variant)
-
-
-def _use_variant(loop: TrainingLoop, variant: str) -> None:
-    if variant == "auto":
-        return
-    objective = compiled(loop.objective) if variant == "compiled" else loop.objective
-    if objective is None:
-        raise UsageError("cannot be compiled: triton is missing")
-    step = loop.make_step(objective)
-    if variant == "eager":
-        loop.take_step = step
-        return
-    if loop.device.type != "cuda":
-        raise UsageError("only a GPU can capture a step")
-    [images] = loop.data.images.stream([torch.arange(loop.batch_size)])
-    loop.take_step = GraphStep(step, loop.model, images, loop.data.labels[: loop.batch_size])

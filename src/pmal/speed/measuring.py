@@ -5,7 +5,7 @@ Everything is made up; nothing is read, downloaded or written. See docs/speed.md
 
 import dataclasses
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,17 +18,15 @@ from pmal.errors import first_line
 from pmal.speed.contestants import Case, Plan
 from pmal.speed.mining import measure_mining
 from pmal.speed.prediction import PredictionPlan, measure_prediction
-from pmal.speed.timing import Limits, Stopwatch, measure_limits
-from pmal.speed.training_rates import measure_threads, measure_training
+from pmal.speed.timing import Rows, Stopwatch
+from pmal.speed.training_rates import measure_training
 
 Found = dict[str, Any]
-Job = Callable[[], Found]
-KINDS = ("training", "pmal_step", "mining", "prediction", "threads", "notes")
+Job = Callable[[], Rows]
+KINDS = ("training", "pmal_step", "mining", "prediction", "notes")
 BUSY = 0.5
 """Load per core from which on a machine is shared."""
 MINING_CLASSES = (4, 20, 1000)
-PARTS = ("mining", "prediction", "training", "threads")
-"""What takes longest last."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,9 +52,8 @@ class Sizes:
 
 GPU = Sizes(
     cases=(
-        # Under the augmentation of the recipe that published splits are trained with.
-        Case("oscri", 32, 128, steps=200, augmentation="strong"),
-        Case("wide_resnet", 32, 128, steps=50, augmentation="strong"),
+        Case("oscri", 32, 128, steps=200),
+        Case("wide_resnet", 32, 128, steps=50),
         Case("resnet50", 224, 256, steps=5, classes=100),
     ),
     plan=Plan(),
@@ -99,78 +96,40 @@ def choose_sizes(device: torch.device, encoders: Sequence[str], quick: bool) -> 
     return sizes.with_encoders(encoders) if encoders else sizes
 
 
-def run_bench(
-    sizes: Sizes,
-    session: Session,
-    parts: Sequence[str] = PARTS,
-    *,
-    keep: Callable[[Found], None] = lambda found: None,
-    enough: Callable[[], bool] = lambda: False,
-    watch: Stopwatch | None = None,
-) -> Found:
-    """All figures, ready for JSON.
-
-    keep: handed what there is so far after each measurement. enough: asked before each; True skips the rest.
-    watch: another clock than the usual one.
-    """
-    found: Found = {"manifest": describe_environment(session.device), "load": _load()}
+def run_bench(sizes: Sizes, session: Session, watch: Stopwatch | None = None) -> Found:
+    """Return all figures, ready for JSON. watch: another clock than the usual one."""
     watch = watch or Stopwatch.of(session.device)
-    limits = measure_limits(session.device, watch)
-    found |= {"limits": limits.describe(), **{name: [] for name in KINDS}}
-    if found["load"] is not None and found["load"] > BUSY * (os.cpu_count() or 1):
-        found["notes"].append(f"others used the processor (load {found['load']:.1f}): only the ratios hold")
-    for name, measure in _jobs(sizes, parts, limits, watch, session):
-        if enough():
-            found["notes"].append(f"{name}: not measured, because the time was up")
-            continue
-        try:
-            for kind, rows in measure().items():
-                found[kind] += rows
-        except RuntimeError as error:
-            # What a machine cannot do, for want of memory say, is no reason to measure nothing else.
-            found["notes"].append(f"{name}: {first_line(error)}")
-        keep(found)
+    *_, found = run_jobs(all_jobs(sizes, watch, session), session)
     return found
 
 
+def run_jobs(jobs: Iterable[tuple[str, Job]], session: Session) -> Iterator[Found]:
+    """Yield what there is so far after each measurement; one that fails leaves a note."""
+    found: Found = {"manifest": describe_environment(session.device), "load": _load()}
+    found |= {name: [] for name in KINDS}
+    if found["load"] is not None and found["load"] > BUSY * (os.cpu_count() or 1):
+        found["notes"].append(f"others used the processor (load {found['load']:.1f}): only the ratios hold")
+    for name, measure in jobs:
+        try:
+            for kind, rows in measure().items():
+                found.setdefault(kind, []).extend(rows)
+        except RuntimeError as error:
+            # What a machine cannot do, for want of memory say, is no reason to measure nothing else.
+            found["notes"].append(f"{name}: {first_line(error)}")
+        yield found
+
+
+def all_jobs(sizes: Sizes, watch: Stopwatch, session: Session) -> Iterator[tuple[str, Job]]:
+    """Yield names of measurements, and what makes their rows by kind. What takes longest comes last."""
+    for n, k in sizes.mining:
+        yield f"mining, {k} classes", partial(measure_mining, n, k, sizes.mining_repeats, watch, session)
+    for case in sizes.cases:
+        predict = partial(measure_prediction, case, sizes.prediction, watch, session)
+        yield f"prediction {case.encoder}", predict
+    for case in sizes.cases:
+        yield f"training {case.encoder}", partial(measure_training, case, sizes.plan, watch, session)
+
+
 def _load() -> float | None:
-    """How many programs wanted to run, on the average of the last minute; None where nobody counts."""
+    """Return how many programs wanted to run in the last minute; None where nobody counts."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
-
-
-def _jobs(
-    sizes: Sizes, parts: Sequence[str], limits: Limits, watch: Stopwatch, session: Session
-) -> list[tuple[str, Job]]:
-    """Names of the measurements, and what makes their rows, by kind."""
-    at, jobs = (limits, watch, session), dict[str, list[tuple[str, Job]]]()
-    jobs["mining"] = [
-        (f"mining, {k} classes", partial(_mining, n, k, sizes.mining_repeats, *at)) for n, k in sizes.mining
-    ]
-    jobs["prediction"] = [
-        (f"prediction {case.encoder}", partial(_prediction, case, sizes.prediction, *at))
-        for case in sizes.cases
-    ]
-    jobs["training"] = [
-        (f"training {case.encoder}", partial(_training, case, sizes.plan, *at)) for case in sizes.cases
-    ]
-    jobs["threads"] = [("threads", partial(_threads, sizes, watch, session))]
-    return [job for part in PARTS if part in parts for job in jobs[part]]
-
-
-def _training(case: Case, plan: Plan, limits: Limits, watch: Stopwatch, session: Session) -> Found:
-    measured = measure_training(case, plan, limits, watch, session)
-    return {"training": measured.plain, "pmal_step": measured.pmal, "notes": measured.notes}
-
-
-def _mining(n: int, k: int, repeats: int, limits: Limits, watch: Stopwatch, session: Session) -> Found:
-    return {"mining": measure_mining(n, k, repeats, limits, watch, session)}
-
-
-def _prediction(
-    case: Case, plan: PredictionPlan, limits: Limits, watch: Stopwatch, session: Session
-) -> Found:
-    return {"prediction": measure_prediction(case, plan, limits, watch, session)}
-
-
-def _threads(sizes: Sizes, watch: Stopwatch, session: Session) -> Found:
-    return {"threads": measure_threads(sizes.cases[0], sizes.plan, watch, session)}

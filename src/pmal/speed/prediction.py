@@ -15,7 +15,6 @@ from typing import Any
 import torch
 
 from pmal._runtime.session import Session
-from pmal.ensemble.cost import network_cost
 from pmal.optimization.learner import embed_prototypes
 from pmal.optimization.training import PrototypeTrainingSet
 from pmal.rejection.model import OpenSetModel, Rule
@@ -23,7 +22,7 @@ from pmal.rejection.scores import Reference
 from pmal.rejection.typicality.of_layers import fit_typicality
 from pmal.speed.contestants import Case, prototypes_of, training_data
 from pmal.speed.reference import ReferenceLoop
-from pmal.speed.timing import Limits, Stopwatch, Work, in_turns, quantile, spread
+from pmal.speed.timing import Rows, Stopwatch, Work, in_turns, quantile, spread
 
 FEWEST = 3
 """Calls, whatever they cost."""
@@ -67,15 +66,14 @@ def finished_model(case: Case, bank: int, device: torch.device) -> OpenSetModel:
     return OpenSetModel(network, case.spec.class_names, rule, reference, typicality=typicality)
 
 
-def measure_prediction(
-    case: Case, plan: PredictionPlan, limits: Limits, watch: Stopwatch, session: Session
-) -> list[dict[str, Any]]:
-    """A row per precision of the network: on a GPU there are two."""
+def measure_prediction(case: Case, plan: PredictionPlan, watch: Stopwatch, session: Session) -> Rows:
+    """Return a row per precision of the network: on a GPU there are two."""
     model = finished_model(case, plan.bank, session.device)
     models = {"float32": model}
     if session.device.type == "cuda":
         models["float16"] = model.in_half_precision()
-    return [_measure(case, one, precision, plan, limits, watch, session) for precision, one in models.items()]
+    rows = [_measure(case, one, precision, plan, watch, session) for precision, one in models.items()]
+    return {"prediction": rows}
 
 
 def _measure(
@@ -83,7 +81,6 @@ def _measure(
     model: OpenSetModel,
     precision: str,
     plan: PredictionPlan,
-    limits: Limits,
     watch: Stopwatch,
     session: Session,
 ) -> dict[str, Any]:
@@ -102,11 +99,8 @@ def _measure(
     with session.display.stage(f"prediction {case.encoder} {precision}", total, "calls") as advance:
         single = in_turns(ones, watch, warmup=warmup, repeats=plan.calls, advance=advance)
         batched = in_turns(many, watch, warmup=1, repeats=plan.repeats, advance=advance)
-    flops = network_cost(case.network(torch.device("cpu"))).forward_flops
     images = dict.fromkeys(many, plan.images) | {"reference": compared}
     speed = {name: images[name] / statistics.median(taken) for name, taken in batched.items()}
-    # Matrix products of float16 and bfloat16 have the same rate.
-    peak = limits.flops["float32" if precision == "float32" else "bfloat16"]
     return {
         **{name: value for name, value in case.describe().items() if name != "batch_size"},
         "precision": precision,
@@ -126,8 +120,6 @@ def _measure(
         "latency_ratio": statistics.median(single["reference"]) / statistics.median(single["model"]),
         "typicality_cost": speed["near"] / speed["model"] - 1,
         "typicality_latency_cost": statistics.median(single["model"]) / statistics.median(single["near"]) - 1,
-        "gflops_per_image": flops / 1e9,
-        "share_of_peak": flops * speed["model"] / peak,
     }
 
 

@@ -7,14 +7,13 @@ workers live on from one epoch to the next.
 """
 
 import io
-import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, ImageEnhance, ImageOps
+from PIL import Image, ImageOps
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, Dataset
@@ -33,10 +32,9 @@ LARGEST_ARRAY_IMAGE = 64
 class Pictures(Dataset[tuple[Tensor, int]]):
     """Pictures and labels, one at a time, as torchvision's data sets and transforms make them."""
 
-    def __init__(self, pixels_NHWC: Pixels, labels: list[int], *, train: bool, strong: bool = False) -> None:
-        """Fewer pictures than labels are taken again from the start. strong: the policy of that name."""
+    def __init__(self, pixels_NHWC: Pixels, labels: list[int], *, train: bool) -> None:
+        """Fewer pictures than labels are taken again from the start."""
         self.labels, self.train, self.side = labels, train, pixels_NHWC.shape[1]
-        self.strong = strong and train
         small = self.side <= LARGEST_ARRAY_IMAGE
         self.stored: list[NDArray[np.uint8] | bytes] = [p if small else _jpeg(p) for p in pixels_NHWC]
         self.mean, self.std = (torch.full((pixels_NHWC.shape[3], 1, 1), value) for value in (0.5, 0.25))
@@ -48,12 +46,13 @@ class Pictures(Dataset[tuple[Tensor, int]]):
         stored = self.stored[index % len(self.stored)]
         picture = Image.open(io.BytesIO(stored)) if isinstance(stored, bytes) else _from_array(stored)
         if self.train:
-            picture = _random_affine(_random_colors(picture)) if self.strong else picture
-            picture = _random_flip(_random_crop(picture, self.side))
-        else:
-            picture = ImageOps.fit(picture, (self.side, self.side)) if picture.width > self.side else picture
-        image_CHW = self._to_tensor(picture)
-        return _cut_out(image_CHW) if self.strong else image_CHW, self.labels[index]
+            return self.augmented(picture), self.labels[index]
+        picture = ImageOps.fit(picture, (self.side, self.side)) if picture.width > self.side else picture
+        return self._to_tensor(picture), self.labels[index]
+
+    def augmented(self, picture: Image.Image) -> Tensor:
+        """Return a training picture, cropped and flipped at random."""
+        return self._to_tensor(_random_flip(_random_crop(picture, self.side)))
 
     def _to_tensor(self, picture: Image.Image) -> Tensor:
         pixels = torch.from_numpy(np.array(picture)).view(self.side, self.side, len(self.mean))
@@ -71,9 +70,9 @@ class ReferenceLoop:
         labels: list[int],
         batch_size: int,
         device: torch.device,
-        strong: bool = False,
+        dataset: type[Pictures] = Pictures,
     ) -> None:
-        self.strong = strong
+        self.dataset = dataset
         self.pixels, self.labels, self.batch_size, self.device = pixels_NHWC, labels, batch_size, device
         self.model = Classifier(spec).to(device)
         self.optimizer = torch.optim.SGD(
@@ -124,7 +123,7 @@ class ReferenceLoop:
     def _loader(self, *, train: bool) -> DataLoader[tuple[Tensor, int]]:
         on_gpu = self.device.type == "cuda"
         return DataLoader(
-            Pictures(self.pixels, self.labels, train=train, strong=self.strong),
+            self.dataset(self.pixels, self.labels, train=train),
             batch_size=self.batch_size,
             shuffle=train,
             drop_last=train,
@@ -175,33 +174,3 @@ def _random_crop(picture: Image.Image, side: int) -> Image.Image:
 def _random_flip(picture: Image.Image) -> Image.Image:
     flipped = float(torch.rand(())) < 0.5
     return picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if flipped else picture
-
-
-def _random_colors(picture: Image.Image) -> Image.Image:
-    """As `color_jitter` does: of half the pictures, brightness, contrast and saturation by up to a half."""
-    if float(torch.rand(())) < 0.5:
-        return picture
-    for enhance in (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color):
-        picture = enhance(picture).enhance(0.5 + float(torch.rand(())))
-    return picture
-
-
-def _random_affine(picture: Image.Image) -> Image.Image:
-    """Half of the pictures turned by up to 15 degrees, scaled and sheared about their center."""
-    if float(torch.rand(())) < 0.5:
-        return picture
-    turn, size, shear = (2 * torch.rand(3) - 1).tolist()
-    angle, scale, center = math.radians(15 * turn), 1 + 0.2 * size, (picture.width - 1) / 2
-    a, b = math.cos(angle) / scale, (math.sin(angle) + 0.15 * shear) / scale
-    d, e = -math.sin(angle) / scale, math.cos(angle) / scale
-    matrix = (a, b, center * (1 - a - b), d, e, center * (1 - d - e))
-    return picture.transform(picture.size, Image.Transform.AFFINE, matrix, resample=Image.Resampling.BILINEAR)
-
-
-def _cut_out(image_CHW: Tensor) -> Tensor:
-    """A square of 0 to half the side, set to zero."""
-    height, width = image_CHW.shape[1:]
-    side = int(torch.randint(0, height // 2 + 1, ()))
-    top, left = (int(torch.randint(0, n, ())) - side // 2 for n in (height, width))
-    image_CHW[:, max(top, 0) : max(top + side, 0), max(left, 0) : max(left + side, 0)] = 0
-    return image_CHW

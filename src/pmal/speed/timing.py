@@ -9,14 +9,13 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 Work = Callable[[], object]
-
-PRODUCT_SIDE = {"cpu": 1024, "cuda": 8192}
-COPY_BYTES = {"cpu": 1 << 26, "cuda": 1 << 30}
-"""Several times what a cache holds."""
+Rows = dict[str, list[Any]]
+"""What was measured, by kind."""
 
 
 @dataclass(frozen=True)
@@ -78,34 +77,3 @@ def spread(values: Sequence[float]) -> float:
     0.4
     """
     return (max(values) - min(values)) / statistics.median(values)
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What the device reaches on the simplest work of each kind."""
-
-    flops: Mapping[str, float]
-    """Per second, in a large matrix product, by type of number."""
-    copy_bytes: float
-    """Per second, read plus written, in a large copy."""
-
-    def describe(self) -> dict[str, float]:
-        rates = {f"{name}_tflops": value / 1e12 for name, value in self.flops.items()}
-        return {**rates, "copy_gb_per_s": self.copy_bytes / 1e9}
-
-
-def measure_limits(device: torch.device, watch: Stopwatch, repeats: int = 5) -> Limits:
-    """The best of several turns each: what no program passes, however idle the machine."""
-    side, size = PRODUCT_SIDE[device.type], COPY_BYTES[device.type]
-    # Random numbers: products of zeros draw less power, and so run faster than any real data.
-    a = torch.randn(side, side, device=device)
-    works: dict[str, Work] = {"float32": lambda: a @ a}
-    half = a.bfloat16()
-    works["bfloat16"] = lambda: half @ half
-    source = torch.randint(256, (size,), dtype=torch.uint8, device=device)
-    target = torch.empty_like(source)
-    works["copy"] = lambda: target.copy_(source)
-    seconds = in_turns(works, watch, warmup=2, repeats=repeats)
-    best = {name: min(taken) for name, taken in seconds.items()}
-    flops = {name: 2 * side**3 / best[name] for name in ("float32", "bfloat16")}
-    return Limits(flops, 2 * size / best["copy"])

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.ledger_page.__main__ import write_ledger_page
-from pmal.benchmark.ablations import GRIDS
-from pmal.benchmark.cells.cell import FLUCTUATION, make_cell
-from pmal.benchmark.ledger import Ledger
 from benchmarks.ledger_page.chapters import ledger_page
+from pmal.benchmark.ablations import GRIDS
+from pmal.benchmark.cells.cell import make_cell
+from pmal.benchmark.ledger import Ledger
 from pmal.benchmark.tables.method_tables import methods_tables, paired_tables
 from pmal.benchmark.tables.paper import sweep_figures
 from pmal.errors import DataError

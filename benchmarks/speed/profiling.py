@@ -1,18 +1,17 @@
-"""Where the time of a training step goes: kernels by kind, the longest of them, and how long none runs.
-
-Used by benchmarks/speed.py --profile.
-"""
+"""Where the time of a training step goes: kernels by kind, the longest of them, and how long none runs."""
 
 import re
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
+from benchmarks.speed.variants import use_variant
 from pmal._runtime.devices import convolutions
 from pmal._runtime.seeds import seeded
 from pmal._runtime.session import Session
@@ -82,7 +81,9 @@ def profile_step(case: Case, phase: str, variant: str, session: Session) -> dict
     make = plain_training if phase == "plain" else pmal_training
     plan, device = Plan(), session.device
     with seeded(0, device), convolutions(benchmark=device.type == "cuda"):
-        contestant = set_up(lambda: make(case, case.pictures(), variant, plan, session), device)
+        contestant = set_up(
+            lambda: make(case, case.pictures(), plan, session, partial(use_variant, variant)), device
+        )
         kernels = record(contestant, device)
     found = summarize(kernels)
     step = {"microseconds_per_step": found.pop("microseconds") / case.steps}

@@ -16,14 +16,18 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from benchmarks.speed_profile import profile_step, profile_text
+from benchmarks.speed.limits import Limits, measure_limits, prediction_limits
+from benchmarks.speed.mining import compare_mining
+from benchmarks.speed.profiling import profile_step, profile_text
+from benchmarks.speed.variants import measure_threads, measure_variant
 from benchmarks.speed_tables import fastest
 from pmal import pipeline
 from pmal._runtime.devices import PRECISIONS
@@ -33,14 +37,19 @@ from pmal._runtime.progress import Advance, Lines
 from pmal._runtime.session import Session, open_session
 from pmal.config import Resources, RunConfig, build, merge, read_recipe
 from pmal.errors import UsageError
-from pmal.speed.bench_text import bench_text
-from pmal.speed.measuring import PARTS, Sizes, choose_sizes, run_bench
+from pmal.speed.contestants import Case
+from pmal.speed.measuring import Job, Sizes, choose_sizes, run_jobs
+from pmal.speed.prediction import measure_prediction
 from pmal.speed.reference import smooth_pictures
-from pmal.speed.timing import Stopwatch
+from pmal.speed.timing import Rows, Stopwatch
 
-RESULTS = Path(__file__).parent / "results" / "speed"
+RESULTS = Path(__file__).parents[1] / "results" / "speed"
+PARTS = ("mining", "prediction", "training", "threads")
+"""What takes longest last."""
 THREAD_SETTINGS = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 PROFILED_STEPS = {"cuda": 20, "cpu": 2}
+SMALL = 64
+"""Pixels a side."""
 IMAGES_PER_CLASS, KNOWN, UNKNOWN = 5000, 6, 4
 
 
@@ -68,10 +77,50 @@ class StageClock(Lines):
 
 def full_sizes(args: argparse.Namespace, device: torch.device) -> Sizes:
     sizes = choose_sizes(device, args.encoder, quick=False)
-    variants = args.variants or (("captured", "compiled") if device.type == "cuda" else ("auto",))
-    plan = dataclasses.replace(sizes.plan, variants=tuple(variants), repeats=args.repeats)
-    cases = tuple(dataclasses.replace(case, precision=args.precision) for case in sizes.cases)
-    return dataclasses.replace(sizes, plan=plan, cases=cases)
+    plan = dataclasses.replace(sizes.plan, repeats=args.repeats)
+    return dataclasses.replace(
+        sizes, plan=plan, cases=tuple(full_case(case, args.precision, device) for case in sizes.cases)
+    )
+
+
+def full_case(case: Case, precision: str, device: torch.device) -> Case:
+    """Small images on a GPU have the augmentation of the recipe that published splits are trained with."""
+    strong = device.type == "cuda" and case.image_size <= SMALL
+    return dataclasses.replace(
+        case, precision=precision, augmentation="strong" if strong else case.augmentation
+    )
+
+
+def full_jobs(
+    sizes: Sizes, variants: Sequence[str], limits: Limits, watch: Stopwatch, session: Session
+) -> Iterator[tuple[str, str, Job]]:
+    """Yield all measurements: the part that they belong to, their names, and what makes their rows."""
+    at = (limits, watch, session)
+    for n, k in sizes.mining:
+        yield "mining", f"mining, {k} classes", partial(compare_mining, n, k, sizes.mining_repeats, *at)
+    for case in sizes.cases:
+        yield "prediction", f"prediction {case.encoder}", partial(predictions, case, sizes, *at)
+    for case in sizes.cases:
+        for variant in variants:
+            job = partial(measure_variant, case, variant, sizes.plan, *at)
+            yield "training", f"training {case.encoder}, {variant}", job
+    yield "threads", "threads", partial(measure_threads, sizes.cases[0], sizes.plan, watch, session)
+
+
+def predictions(case: Case, sizes: Sizes, limits: Limits, watch: Stopwatch, session: Session) -> Rows:
+    """Return the rows of `pmal bench`, with how much of the device's limits they use."""
+    rows = measure_prediction(case, sizes.prediction, watch, session)["prediction"]
+    return {"prediction": [row | prediction_limits(case, row, limits) for row in rows]}
+
+
+def chosen_jobs(
+    jobs: Iterable[tuple[str, str, Job]], parts: Sequence[str], enough: Callable[[], bool]
+) -> Iterator[tuple[str, Job]]:
+    """Yield the measurements of these parts. What has not begun when the time is up leaves a note."""
+    for part, name, job in jobs:
+        if part in parts:
+            late = {"notes": [f"{name}: not measured, because the time was up"]}
+            yield name, (lambda late=late: late) if enough() else job
 
 
 def own_time(device: torch.device) -> Stopwatch:
@@ -162,14 +211,15 @@ def main() -> None:
         print(json.dumps(found["fit"], indent=2))
         return
     sizes = full_sizes(args, session.device)
-    found = run_bench(
-        sizes,
-        session,
-        args.parts,
-        keep=lambda found: write_json(path, found),
-        enough=lambda: time.monotonic() - begin > args.seconds,
-        watch=own_time(session.device) if args.cpu_time else None,
-    )
+    watch = own_time(session.device) if args.cpu_time else Stopwatch.of(session.device)
+    limits = measure_limits(session.device, watch)
+    variants = args.variants or (("captured", "compiled") if session.device.type == "cuda" else ("auto",))
+    jobs = full_jobs(sizes, variants, limits, watch, session)
+    chosen = chosen_jobs(jobs, args.parts, lambda: time.monotonic() - begin > args.seconds)
+    found: dict[str, Any] = {}
+    for found in run_jobs(chosen, session):
+        write_json(path, found | {"limits": limits.describe()})
+    found["limits"] = limits.describe()
     settings = {name: os.environ[name] for name in THREAD_SETTINGS if name in os.environ}
     found["clock"] = "time of this process" if args.cpu_time else "wall"
     found |= {"winners": winners(found), "profile": [], "environment": settings, "note": args.note}
@@ -179,7 +229,8 @@ def main() -> None:
         print(profile_text(row), flush=True)
     found["seconds"] = time.monotonic() - begin
     write_json(path, found)
-    print(bench_text(found))
+    for row in found["training"]:
+        print(f"{row['encoder']}, {row['variant']}: {row['images_per_s']:,.0f} images/s, {row['ratio']:.2f}")
     print(f"fastest steps: {found['winners']}; {found['seconds']:.0f} s in all; {path}")
 
 

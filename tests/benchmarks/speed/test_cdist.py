@@ -2,11 +2,12 @@
 
 import pytest
 
+from benchmarks.speed import mining
+from benchmarks.speed.limits import Limits
+from benchmarks.speed.mining import compare_mining
 from pmal._runtime.session import open_session
 from pmal.config import Resources
-from pmal.speed import mining
-from pmal.speed.mining import measure_mining
-from pmal.speed.timing import Limits, Stopwatch
+from pmal.speed.timing import Stopwatch
 
 
 def test_figures_are_those_of_the_seconds_and_the_best_reference_counts(monkeypatch):
@@ -16,7 +17,7 @@ def test_figures_are_those_of_the_seconds_and_the_best_reference_counts(monkeypa
     )
     session = open_session(Resources(device="cpu"))
     limits = Limits({"float32": 1e6, "bfloat16": 1e12}, 1e10)
-    [row] = measure_mining(50, 4, 3, limits, Stopwatch(lambda: None), session)
+    [row] = compare_mining(50, 4, 3, limits, Stopwatch(lambda: None), session)["mining"]
     pairs, flops = 50 * 50, 4 * 4 * 50 * 50  # two products of two spaces, for each class and pair
     assert (row["n"], row["k"], row["precision"]) == (50, 4, "exact")
     assert row["gpairs_per_s"] == pytest.approx(pairs / 2.0 / 1e9)
