@@ -2,17 +2,20 @@
 
 import contextlib
 import multiprocessing
+import os
+import signal
 import sys
 import warnings
 import weakref
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import forkserver
 from multiprocessing.context import BaseContext
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch.utils.data import DataLoader, Dataset
-from torch.utils.data._utils import signal_handling
 
 from pmal._runtime.processes.launch import usable_cores
 from pmal._runtime.signals import leave_interrupts_to_parent, stop_with_parent, uninterrupted_starts
@@ -71,8 +74,11 @@ class Workers(Generic[Result]):
             warnings.filterwarnings("ignore", "This DataLoader will create")  # more than cores, as was asked
             self._loader = self._loader or self._make_loader()
             try:
-                with uninterrupted_starts(), _unwatched_starts():
-                    return iter(self._loader)
+                # From a thread, torch sets no handler of SIGCHLD. It would raise an error wherever the
+                # program is when a worker dies, as all do by a signal to the process group. Who waits for a
+                # batch of a dead worker is told all the same, within 5 s.
+                with uninterrupted_starts(), ThreadPoolExecutor(max_workers=1) as aside:
+                    return aside.submit(iter, self._loader).result()
             except (OSError, EOFError) as error:
                 self._loader = None
                 raise _no_start(error) from None
@@ -94,16 +100,38 @@ class Workers(Generic[Result]):
 
 
 def _starter() -> BaseContext:
-    """How workers start: never by a fork of this process, which can hang after torch has used threads.
+    """Return how workers start: never by a fork of this process, which can hang after torch has used threads.
 
-    A new interpreter each takes seconds to import torch. On Linux one process does that for all, and is
-    forked before it does anything else: workers are there at once, and have its memory in common.
+    A new interpreter each takes seconds to import torch. On Linux multiprocessing's fork server imports it
+    once: workers are there at once, and have its memory in common.
     """
     if sys.platform != "linux":
         return multiprocessing.get_context("spawn")
-    from pmal._runtime.processes.forking import forking_from
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["pmal.data.decoding.loading"])
+    with _server_settings():
+        forkserver.ensure_running()
+    return context
 
-    return forking_from("pmal.data.decoding.loading")
+
+@contextlib.contextmanager
+def _server_settings() -> Iterator[None]:
+    """A fork server started meanwhile imports nothing from the current folder, and has no threads of its own.
+
+    Nor do its workers see Ctrl-C until they say so. SIGTERM stays as it is: the program may fork processes of
+    its own from that server, and end them.
+    """
+    wanted = {"PYTHONSAFEPATH": "1", "OPENBLAS_NUM_THREADS": "1"}
+    before = {name: os.environ[name] for name in wanted if name in os.environ}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name in wanted:
+            del os.environ[name]
+        os.environ.update(before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _no_start(error: OSError | EOFError) -> PmalError:
@@ -114,21 +142,6 @@ def _no_start(error: OSError | EOFError) -> PmalError:
     else:
         reason, fix = error.strerror or str(error), "try fewer --workers"
     return PmalError(f"processes that decode images cannot start ({reason}): {fix}")
-
-
-@contextlib.contextmanager
-def _unwatched_starts() -> Iterator[None]:
-    """Keep torch from its handler of SIGCHLD: it raises an error wherever the program is when a worker dies.
-
-    A signal to the whole process group ends workers too, and that is no accident. Who waits for a batch of a
-    dead worker is told all the same, within 5 s.
-    """
-    before = signal_handling._SIGCHLD_handler_set
-    signal_handling._SIGCHLD_handler_set = True
-    try:
-        yield
-    finally:
-        signal_handling._SIGCHLD_handler_set = before
 
 
 def worker_died(error: Exception) -> Exception:
