@@ -348,7 +348,7 @@ def test_bootstrap_of_a_benchmark_goes_in_few_blocks_and_each_is_small(monkeypat
         (lambda: auroc(0.5, [1.0]), r"known_scores has shape \(\)"),
         (lambda: auroc(["a"], [1.0]), "known_scores has type <U1"),
         (lambda: auroc([1j], [1.0]), "known_scores has type complex128"),
-        (lambda: auroc([[1.0], [1.0, 2.0]], [1.0]), "known_scores cannot be read as an array"),
+        (lambda: auroc([[1.0], [1.0, 2.0]], [1.0]), "known_scores cannot be read as one array"),
         (lambda: oscr([2], [1.0], [1.0]), "correct has values other than 0 and 1"),
         (lambda: expected_calibration_error([0.5, 1.5], [1, 1]), r"confidence\[1\] is 1.5"),
         (lambda: expected_calibration_error([math.nan], [1]), r"confidence\[0\] is nan"),

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from pmal.data.conversions import as_array, single_precision
 from pmal.data.decoding.loading import load_images
 from pmal.data.feeding.workers import Plan
-from pmal.data.rows.table import single_precision
 from pmal.data.samples import NOT_FINITE, ArrayStore, Pixels, PixelStore, Samples, VectorStore
 from pmal.data.sources.folder import FileStore
 from pmal.errors import DataError
@@ -53,7 +52,7 @@ def are_rows(values: Any) -> bool:
     if isinstance(values, str | os.PathLike):
         return False
     try:
-        array = _array(values)
+        array = as_array(values, NAME)
     except DataError:
         return False
     return array.ndim == 2 and array.dtype.kind in "fiu"
@@ -69,7 +68,7 @@ def vector_store(vectors: Any, origin: str = NAME) -> VectorStore:
     """Embeddings (N, D) of real numbers, kept in single precision; rows of a file stay as they are."""
     if isinstance(vectors, VectorStore):
         return vectors
-    array = _array(vectors)
+    array = as_array(vectors, NAME)
     if array.ndim != 2 or not array.size or array.dtype.kind not in "fiu":
         one = ": one sample? pass X[None]" if array.ndim == 1 and array.dtype.kind in "fiu" else ""
         fix = one or ": encoder='precomputed' takes embeddings, numbers of shape (N, D)"
@@ -102,7 +101,7 @@ def _paths(images: Any) -> list[str] | None:
 
 
 def _pixels(images: Any) -> Pixels:
-    array = _array(images)
+    array = as_array(images, NAME)
     shape = f"{NAME} is {array.dtype} of shape {array.shape}"
     if array.ndim == 2 and array.size:
         raise DataError(f"{shape}: one image? pass X[None]. Embeddings go with encoder='precomputed'")
@@ -118,12 +117,3 @@ def _pixels(images: Any) -> Pixels:
         )
     pixels: Pixels = array[:, :, :, None] if array.ndim == 3 else array
     return pixels
-
-
-def _array(values: Any) -> NDArray[Any]:
-    if hasattr(values, "detach"):  # a tensor, wherever it is
-        values = values.detach().cpu()
-    try:
-        return np.asarray(values)
-    except (TypeError, ValueError):
-        raise DataError(f"{NAME} cannot be read as one array: pass samples of one shape") from None

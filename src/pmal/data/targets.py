@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pmal.data.conversions import as_array
 from pmal.data.samples import Ids
 from pmal.errors import DataError
 
@@ -89,7 +90,7 @@ def read_labels(y: Any, count: int) -> Labels:
     >>> read_labels(["dog", -1], 2)
     array(['dog', -1], dtype=object)
     """
-    array = np.asarray(y.detach().cpu() if hasattr(y, "detach") else y)
+    array = as_array(y, "y")
     if array.shape != (count,):
         raise DataError(
             f"y has shape {array.shape} for {count} samples: pass one label each, of shape ({count},)"

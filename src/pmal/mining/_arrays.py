@@ -6,12 +6,11 @@ N samples, K classes, D channels, R numbers per point.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from pmal.data.rows.class_labels import whole_numbers
+from pmal.data.conversions import floats, whole_numbers
 from pmal.errors import DataError, UsageError
 
 Values = ArrayLike | Tensor
@@ -115,22 +114,6 @@ def integers(values: Values, what: str, count: int) -> Tensor:
     vector = torch.from_numpy(whole_numbers(values, what))
     same_length(vector, count, what)
     return vector
-
-
-def floats(values: Values, what: str, dimensions: int) -> Tensor:
-    """Real numbers in at least single precision; NumPy arrays are shared, not copied, where torch can."""
-    if not isinstance(values, Tensor):
-        array = np.asarray(values)
-        if array.dtype.kind not in "fiu":
-            raise DataError(f"{what}: expected real numbers, got {array.dtype}")
-        dtype = np.float32 if array.dtype.itemsize <= 4 and array.dtype.kind == "f" else np.float64
-        # torch warns of arrays that are read-only, such as memory maps, and refuses swapped bytes.
-        values = torch.from_numpy(np.require(array, dtype, ["C", "W"]))
-    if values.ndim != dimensions or 0 in values.shape[1:]:
-        kind = {1: "a vector", 2: "a matrix with columns"}[dimensions]
-        raise DataError(f"{what}: expected {kind}, got shape {tuple(values.shape)}")
-    tensor = values.detach()
-    return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
 def finite_rows(matrix: Tensor, what: str) -> Tensor:

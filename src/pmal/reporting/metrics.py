@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pmal.data.conversions import as_numbers, as_scores, same_length
 from pmal.errors import DataError, UsageError
-from pmal.rejection.vectors import as_numbers, as_scores, same_length
 
 if TYPE_CHECKING:
-    from pmal.rejection.vectors import Values
+    from pmal.data.conversions import Values
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

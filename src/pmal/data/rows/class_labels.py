@@ -1,11 +1,12 @@
 """Labels as people store them, numbers or names, as class indices. Imports no torch."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pmal.data.conversions import whole_numbers
 from pmal.data.samples import Ids
 from pmal.errors import DataError
 
@@ -13,15 +14,6 @@ if TYPE_CHECKING:
     from pmal.data.rows.formats import Entry
 
 Names = tuple[str, ...] | None
-
-
-def whole_numbers(values: Any, what: str) -> Ids:
-    """Return a vector of whole numbers, an array or a tensor, as int64."""
-    array = values.detach().cpu().numpy() if hasattr(values, "detach") else np.asarray(values)
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise DataError(f"{what}: expected a vector of integers, got {array.dtype} of shape {array.shape}")
-    numbers: Ids = array.astype(np.int64)
-    return numbers
 
 
 def class_indices(given: "Entry", names: Names, rows: int | None, what: str) -> tuple[Ids, Names]:

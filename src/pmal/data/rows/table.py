@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pmal.data.conversions import as_array, single_precision
 from pmal.data.rows.formats import entry_names, is_embedding_file, read_entries
-from pmal.data.samples import Vectors, VectorStore
+from pmal.data.samples import VectorStore
 from pmal.data.sources.folder import FileStore
 from pmal.errors import DataError
 
@@ -109,19 +110,12 @@ def embedding_array(entry: "Entry", name: str) -> NDArray[Any]:
     real = entry.is_floating_point() if not isinstance(entry, np.ndarray) else entry.dtype.kind == "f"
     if not real or not 2 <= entry.dtype.itemsize <= 8:
         raise DataError(f"{name}: {entry.dtype}: embeddings must be float16, bfloat16, float32 or float64")
-    if not isinstance(entry, np.ndarray):  # numpy has no bfloat16
-        entry = (entry if entry.dtype.itemsize == 8 else entry.float()).numpy()
-    if entry.ndim != 2 or not entry.shape[1]:
-        raise DataError(f"{name}: expected a matrix with columns, got shape {entry.shape}")
-    if not len(entry):
+    array = as_array(entry, name)
+    if array.ndim != 2 or not array.shape[1]:
+        raise DataError(f"{name}: expected a matrix with columns, got shape {array.shape}")
+    if not len(array):
         raise DataError(f"{name}: no samples")
-    return entry
-
-
-def single_precision(array: NDArray[Any]) -> Vectors:
-    """Return the numbers as float32; what overflows is infinite."""
-    with np.errstate(over="ignore"):
-        return np.ascontiguousarray(array, dtype=np.float32)
+    return array
 
 
 def either(entries: Mapping[str, "Entry"], *names: str) -> str | None:

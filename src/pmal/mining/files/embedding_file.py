@@ -24,11 +24,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from pmal.data.conversions import floats
 from pmal.data.rows.class_labels import class_indices, only_present
 from pmal.data.rows.formats import read_entries
 from pmal.data.rows.table import EMBEDDINGS, FILES, LABELS, either, embedding_array, naming, texts
 from pmal.errors import DataError
-from pmal.mining._arrays import check_ids, check_names, finite_rows, first, floats, same_length
+from pmal.mining._arrays import check_ids, check_names, finite_rows, first, same_length
 
 if TYPE_CHECKING:
     from pmal.data.rows.formats import Entry

@@ -8,9 +8,9 @@ import math
 import torch
 from torch import Tensor, nn
 
+from pmal.data.conversions import as_scores
 from pmal.rejection.calibration.thresholds import largest_rates
 from pmal.rejection.model import OpenSetModel
-from pmal.rejection.vectors import as_scores
 
 
 class Quantiles(nn.Module):

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from pmal.data.rows.table import single_precision
+from pmal.data.conversions import single_precision
 from pmal.data.samples import NOT_FINITE, BadImage, Vectors
 from pmal.serving.http.requests.refusals import Refused
 
