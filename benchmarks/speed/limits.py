@@ -6,7 +6,9 @@ from typing import Any
 
 import torch
 
+from benchmarks.speed.training_cost import training_cost
 from pmal._runtime.devices import choose_precision
+from pmal.ensemble.classifier import Classifier
 from pmal.ensemble.cost import network_cost
 from pmal.speed.contestants import Case
 from pmal.speed.timing import Stopwatch, Work, in_turns
@@ -51,12 +53,12 @@ def measure_limits(device: torch.device, watch: Stopwatch, repeats: int = 5) -> 
 
 def training_limits(case: Case, row: Row, limits: Limits, device: torch.device) -> Row:
     """Return how much of the device's limits the steps of a row use."""
-    precision, cost = choose_precision(device, case.precision), _cost(case)
-    flops = cost.training_flops * row["images_per_s"]
-    volume = cost.training_numbers * NUMBER_BYTES[precision]
+    precision, cost = choose_precision(device, case.precision), training_cost(_network(case))
+    flops = cost.flops * row["images_per_s"]
+    volume = cost.numbers * NUMBER_BYTES[precision]
     return {
         "precision": precision,
-        "gflops_per_image": cost.training_flops / 1e9,
+        "gflops_per_image": cost.flops / 1e9,
         "tflops": flops / 1e12,
         "share_of_peak": flops / limits.flops[precision],
         "mb_per_image": volume / 1e6,
@@ -66,11 +68,11 @@ def training_limits(case: Case, row: Row, limits: Limits, device: torch.device) 
 
 def prediction_limits(case: Case, row: Row, limits: Limits) -> Row:
     """Return how much of the device's matrix products the answers of a row use."""
-    flops = _cost(case).forward_flops
+    flops = network_cost(_network(case)).forward_flops
     # Matrix products of float16 and bfloat16 have the same rate.
     peak = limits.flops["float32" if row["precision"] == "float32" else "bfloat16"]
     return {"gflops_per_image": flops / 1e9, "share_of_peak": flops * row["images_per_s"] / peak}
 
 
-def _cost(case: Case) -> Any:
-    return network_cost(case.network(torch.device("cpu")))
+def _network(case: Case) -> Classifier:
+    return case.network(torch.device("cpu"))

@@ -5,7 +5,6 @@ import copy
 import pytest
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from pmal.config import EncoderConfig
 from pmal.encoders import registry
@@ -31,27 +30,9 @@ def two(monkeypatch):
 
 
 def test_a_network_counted_by_hand(two):
-    cost = network_cost(two)
     first, second, head = 27 * 8 * 256, 8 * 5 * 256, 5 * 2
-    assert cost.multiplications == first + second + head
-    assert cost.forward_flops == 2 * cost.multiplications
-    # Of the first convolution nobody wants the gradient of the images.
-    assert cost.training_multiplications == 2 * first + 3 * (second + head)
-    assert cost.training_flops == 2 * cost.training_multiplications
-    maps = {name: channels * 256 for name, channels in (("in", 3), ("first", 8), ("second", 5))}
-    convolutions = 2 * (maps["in"] + maps["first"]) + 3 * (maps["first"] + maps["second"])
-    assert cost.training_numbers == convolutions + 8 * maps["first"]
-
-
-@pytest.mark.parametrize("encoder", ["small", "oscri", "wide_resnet", "resnet18", "resnet50"])
-def test_the_counter_of_torch_finds_the_same(encoder):
-    model = network(encoder, 28, 1)
-    cost = network_cost(model)
-    with FlopCounterMode(display=False) as counter:
-        logits = model.eval()(torch.zeros(1, 1, 28, 28))
-        assert cost.forward_flops == counter.get_total_flops()
-        logits.sum().backward()
-    assert cost.training_flops == counter.get_total_flops()
+    assert network_cost(two).multiplications == first + second + head
+    assert network_cost(two).forward_flops == 2 * (first + second + head)
 
 
 def test_vectors_in_the_place_of_images():
@@ -93,7 +74,3 @@ def test_foreign_layers_may_take_and_return_anything_and_need_real_numbers(monke
 
     monkeypatch.setitem(registry._FACTORIES, "foreign", lambda in_channels, image_size: Foreign())
     assert network_cost(network("foreign", 8)).multiplications == 3 * 64 * 4 + 4 * 2
-
-
-def test_oscri_at_32_px_costs_a_gigaflop():
-    assert network_cost(network("oscri", 32)).training_flops / 1e9 == pytest.approx(0.984, abs=0.001)
