@@ -264,8 +264,8 @@ def test_data_check(tmp_path, call):
     np.savez(tmp_path / "b.npz", embeddings=vectors, labels=labels)
     code, shown, error = call("data", "check", tmp_path / "b.npz", "--json")
     assert code == 3
-    assert json.loads(shown)["parts"]["train"]["unreadable"][0]["id"] == 1
-    assert "1 of 8 rows have NaN or infinite values" in error
+    assert json.loads(shown)["problems"][0]["items"][0]["id"] == 1
+    assert "b.npz: 1 row has NaN or infinite values: remove or embed them again" in error
     code, _, error = call("data", "convert", tmp_path / "b.npz", tmp_path / "c.parquet")
     assert code == 2
     assert not (tmp_path / "c.parquet").exists()

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -43,26 +43,17 @@ def data_check(source: SourceArgument, data_root: DataRootOption = None, as_json
     session = start_session(Resources(data_root=data_root), as_json, AGAIN)
 
     from pmal.data.inspection.check import check_source, describe_check
-    from pmal.data.inspection.check_rows import check_rows, describe_rows_check, holds_rows
+    from pmal.data.inspection.check_rows import NOT_A_NUMBER
+    from pmal.data.inspection.words import count_words
     from pmal.data.sources.readers import open_to_check
 
-    opened = open_to_check(source, data_root)
-    if holds_rows(opened):
-        rows = check_rows(opened)
-        print(json.dumps(rows) if as_json else describe_rows_check(rows))
-        _refuse_rows(rows)
-        return
-    found = check_source(opened, session.display)
+    found = check_source(open_to_check(source, data_root), session.display)
     print(json.dumps(found) if as_json else describe_check(found, source))
     if not found["usable"]:
         raise DataError(f"{source}: `pmal fit` would refuse the data: mend what is listed first")
-
-
-def _refuse_rows(found: dict[str, Any]) -> None:
-    parts = found["parts"].values()
-    if bad := sum(len(part["unreadable"]) for part in parts):
-        of = f"{bad:,} of {sum(part['total'] for part in parts):,}"
-        raise DataError(f"{of} rows have NaN or infinite values: remove them or embed them again")
+    for problem in found["problems"]:
+        if problem["kind"] == NOT_A_NUMBER:
+            raise DataError(f"{source}: {count_words(problem)}: {problem['advice']}")
 
 
 @data_app.command("convert")
@@ -76,7 +67,7 @@ def data_convert(
     """Write SOURCE as one Parquet file in Hugging Face's image layout. Encoded images keep their bytes."""
     start_session(Resources(data_root=data_root), True, AGAIN)
 
-    from pmal.data.inspection.check_rows import holds_rows
+    from pmal.data.samples import VectorStore
     from pmal.data.sources.parquet import write_parquet
     from pmal.data.sources.readers import open_source
 
@@ -85,7 +76,7 @@ def data_convert(
     if out.exists() and not force:
         raise UsageError(f"{out} exists: choose another name, or pass --force")
     opened = open_source(source, data_root)
-    if holds_rows(opened):
+    if isinstance(opened.train.store, VectorStore):
         raise UsageError(f"{source}: embeddings, and this layout holds images: convert those instead")
     parts = {"train": opened.train} | ({"test": opened.test} if opened.test is not None else {})
     if opened.foreign is not None:

@@ -265,8 +265,3 @@ def test_odd_names_stay_on_one_line(name):
     text = describe_check(find(name), name)
     assert len(text.splitlines()) == len(describe_check(find("ant"), "ant").splitlines())
     assert all(line.isprintable() for line in text.split("\n"))
-
-
-def test_sources_of_another_kind_have_a_check_of_their_own(monkeypatch):
-    monkeypatch.setitem(check.CHECKS, Noise, lambda source, display: check.checked(source.name, {}, []))
-    assert checked(plenty()) == {"source": "zoo", "usable": True, "parts": {}, "problems": []}

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from pmal.data.inspection.check_rows import check_rows, describe_rows_check, holds_rows
+from pmal._runtime.progress import Silent
+from pmal.data.inspection.check import check_source, describe_check
 from pmal.data.sources.readers import open_source
 from tests.embeddings import WIDTH, rows, write_rows
 
@@ -17,35 +18,38 @@ def dirty(tmp_path):
     return write_rows(tmp_path / "e.npz", **more)
 
 
+def check(path):
+    return check_source(open_source(str(path), None), Silent())
+
+
 def test_everything_that_is_wrong_is_counted(tmp_path):
     path = dirty(tmp_path)
-    source = open_source(str(path), None)
-    assert holds_rows(source)
-    found = check_rows(source)
+    found = check(path)
     train = found["parts"]["train"]
-    assert (train["total"], train["width"]) == (12, WIDTH)
+    assert (train["total"], train["readable"], train["width"]) == (12, 11, WIDTH)
     assert train["per_class"] == {"cat": 3, "dog": 3, "fox": 3, "owl": 3}
-    assert [bad["id"] for bad in train["unreadable"]] == [1]
-    assert train["zero"] == [f"{path}[2]"]
-    assert train["duplicates"] == [[f"{path}[0]", f"{path}[4]"]]
-    assert train["conflicts"] == [[f"{path}[3]", f"{path}[5]"]]
-    assert found["shared_across"] == [[f"{path}[7]", f"{path}: test_embeddings[3]"]]
+    problems = {problem["kind"]: problem["items"] for problem in found["problems"]}
+    assert list(problems) == ["not finite", "equal conflict", "equal leak", "zero", "equal copy"]
+    assert [bad["id"] for bad in problems["not finite"]] == [1]
+    assert [row["name"] for row in problems["zero"]] == [f"{path}[2]"]
+
+    def names(kind):
+        return [[row["name"] for row in group["images"]] for group in problems[kind]]
+
+    assert names("equal copy") == [[f"{path}[0]", f"{path}[4]"]]
+    assert names("equal conflict") == [[f"{path}[3]", f"{path}[5]"]]
+    assert names("equal leak") == [[f"{path}[7]", f"{path}: test_embeddings[3]"]]
 
 
 def test_for_people(tmp_path):
-    text = describe_rows_check(check_rows(open_source(str(dirty(tmp_path)), None)))
+    text = describe_check(check(dirty(tmp_path)), "e.npz")
     assert f"train: 12 rows of {WIDTH} numbers, 4 classes" in text
-    assert "NaN or infinite values: 1" in text
-    assert "equal rows in both parts: 1" in text
+    assert "rows per class: 3 to 3" in text
+    assert "1 row has NaN or infinite values: remove or embed" in text
+    assert "1 group of equal rows in several parts" in text
 
 
 def test_sound_rows(tmp_path):
-    found = check_rows(open_source(str(write_rows(tmp_path / "e.npz", 12)), None))
-    assert not any(
-        found["parts"]["train"][name] for name in ("unreadable", "zero", "duplicates", "conflicts")
-    )
-    assert "both parts" not in describe_rows_check(found)
-
-
-def test_images_are_none(tmp_path):
-    assert not holds_rows(open_source("sample", None))
+    found = check(write_rows(tmp_path / "e.npz", 12))
+    assert (found["usable"], found["problems"]) == (True, [])
+    assert "sizes" not in describe_check(found, "e.npz")

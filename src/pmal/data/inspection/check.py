@@ -3,7 +3,6 @@
 Every image is looked at once and none is kept: of each, a digest and a thumbnail of 16 x 16 pixels stay.
 """
 
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -11,16 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pmal._runtime.progress import Display
+from pmal.data.inspection.check_rows import NOT_A_NUMBER, row_problems
 from pmal.data.inspection.duplicates import find_duplicates
 from pmal.data.inspection.fit_checks import has_published_split, refusals
 from pmal.data.inspection.images import PartLooks, look_at_part
 from pmal.data.inspection.problems import Item, Problem, class_counts, find_problems
 from pmal.data.inspection.words import describe_check
-from pmal.data.samples import PixelStore, Source
+from pmal.data.samples import Source, VectorStore
 
-__all__ = ["CHECKS", "check_images", "check_source", "checked", "describe_check"]
+__all__ = ["check_images", "check_source", "checked", "describe_check"]
 SERIOUS = (
     "refused",
+    NOT_A_NUMBER,
     "empty",
     "unreadable",
     "equal conflict",
@@ -29,6 +30,7 @@ SERIOUS = (
     "near leak",
     "few",
     "constant",
+    "zero",
     "tiny",
     "extreme",
     "equal copy",
@@ -39,14 +41,13 @@ SERIOUS = (
     "turned",
 )
 """The kinds of problems, most serious first."""
-Check = Callable[[Source, Display], dict[str, Any]]
-CHECKS: dict[type[PixelStore], Check] = {}
-"""What looks at sources that are not of images, by the kind of their store."""
 
 
 def check_source(source: Source, display: Display) -> dict[str, Any]:
     """Return all that was found in a source, as plain JSON. `describe_check` puts it into words."""
-    return CHECKS.get(type(source.train.store), check_images)(source, display)
+    if isinstance(source.train.store, VectorStore):
+        return checked(source.name, *row_problems(source))
+    return check_images(source, display)
 
 
 def check_images(source: Source, display: Display) -> dict[str, Any]:

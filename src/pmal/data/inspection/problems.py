@@ -3,13 +3,14 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pmal.data.feeding.parts import FEW_IMAGES
 from pmal.data.inspection.images import PartLooks
+from pmal.data.samples import Samples
 from pmal.data.sources.folder import FileStore
 
 TINY = 16
@@ -22,6 +23,16 @@ IMAGE_SUFFIXES = (
 )
 Item = dict[str, Any]
 Mask = NDArray[np.bool_]
+
+
+class Named(Protocol):
+    """A part of a data set by its name."""
+
+    @property
+    def part(self) -> str: ...
+
+    @property
+    def samples(self) -> Samples: ...
 
 
 @dataclass(frozen=True)
@@ -42,7 +53,7 @@ def find_problems(parts: Sequence[PartLooks]) -> list[Problem]:
     return [problem for find in FINDERS if (problem := find(parts)).items]
 
 
-def class_counts(part: PartLooks) -> dict[str, int]:
+def class_counts(part: Named) -> dict[str, int]:
     """Return the samples of each class; classes of the same name are counted together."""
     counts = dict.fromkeys(part.samples.class_names, 0)
     per_label = np.bincount(part.samples.labels, minlength=len(part.samples.class_names))
@@ -51,8 +62,8 @@ def class_counts(part: PartLooks) -> dict[str, int]:
     return counts
 
 
-def describe_image(part: PartLooks, position: int) -> Item:
-    """Return where an image is."""
+def describe_image(part: Named, position: int) -> Item:
+    """Return where a sample is."""
     samples = part.samples
     label = int(samples.labels[position])
     return {"part": part.part, "name": samples.name(position), "class": samples.class_names[label]}

@@ -32,19 +32,23 @@ def verdict(found: dict[str, Any], typed: str = "SOURCE") -> str:
     fit = f"pmal fit {shlex.quote(printable(typed))} --out RUN"
     if not serious:
         return f"usable, nothing to mend; next: {fit}"
-    return f"usable; look first at {_count(serious[0])}; then: {fit}"
+    return f"usable; look first at {count_words(serious[0])}; then: {fit}"
 
 
 def _part_lines(name: str, part: dict[str, Any]) -> list[str]:
     counts = list(part["per_class"].values())
+    what, width = ("rows", f" of {part['width']:,} numbers") if "width" in part else ("images", "")
+    lines = [
+        f"  {name}: {part['total']:,} {what}{width}, {len(counts)} classes",
+        f"    {what} per class: {min(counts):,} to {max(counts):,}, median {statistics.median(counts):,g}",
+    ]
+    return lines if width else [*lines, *_image_lines(part)]
+
+
+def _image_lines(part: dict[str, Any]) -> list[str]:
     sizes = ", ".join(f"{size} ({count:,})" for size, count in list(part["sizes"].items())[:_SHOWN_SIZES])
     more = len(part["sizes"]) - _SHOWN_SIZES
-    median = f"{statistics.median(counts):,g}"
-    lines = [
-        f"  {name}: {part['total']:,} images, {len(counts)} classes",
-        f"    images per class: {min(counts):,} to {max(counts):,}, median {median}",
-        f"    sizes: {sizes or 'none'}" + (f" and {more} more" if more > 0 else ""),
-    ]
+    lines = [f"    sizes: {sizes or 'none'}" + (f" and {more} more" if more > 0 else "")]
     if part["shorter_side"] and len(part["sizes"]) > 1:
         lines.append(
             f"    shorter side: {_spread(part['shorter_side'])}; longer: {_spread(part['longer_side'])}"
@@ -57,8 +61,8 @@ def _spread(values: dict[str, float]) -> str:
     return f"{values['min']:,} to {values['max']:,} px, median {values['median']:,g}"
 
 
-def _count(problem: dict[str, Any]) -> str:
-    """How many, in a sentence that is right for one, too."""
+def count_words(problem: dict[str, Any]) -> str:
+    """Return how many cases a problem has, in words that are right for one, too."""
     title = problem["title"]
     if problem["count"] == 1:
         for many, one in _SINGULAR:
@@ -71,6 +75,8 @@ _SINGULAR = (
     ("images cannot", "image cannot"),
     ("images have", "image has"),
     ("images are", "image is"),
+    ("rows have", "row has"),
+    ("rows are", "row is"),
     ("files in class folders are no images", "file in a class folder is no image"),
     ("files lie", "file lies"),
     ("files of the desktop", "file of the desktop"),
@@ -82,7 +88,7 @@ _SINGULAR = (
 
 
 def _problem_lines(problem: dict[str, Any]) -> list[str]:
-    head = f"    {_count(problem)}: {problem['advice']}"
+    head = f"    {count_words(problem)}: {problem['advice']}"
     if problem["kind"] in ("turned", "ignored"):  # names would help nobody
         return [head]
     lines = [f"      {printable(_item_line(item))}" for item in problem["items"][:LISTED]]
