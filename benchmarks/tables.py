@@ -199,8 +199,8 @@ def precomputed_table() -> str:
         ("neighbors, as they are", "neighbors", "neighbors"),
         ('`method="softmax"`, logit', "softmax", "logit"),
         ('`method="pmal"`, distance', "pmal", "distance"),
-        ('`method="pmal"`, `score="neighbors"`', "pmal", "neighbors"),
-        ('`method="pmal"`, `score="combined"`', "pmal", "combined"),
+        ('`method="pmal"`, `reject_by="neighbors"`', "pmal", "neighbors"),
+        ('`method="pmal"`, `reject_by="combined"`', "pmal", "combined"),
     ):
         cells = []
         for name in problems:

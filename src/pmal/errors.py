@@ -1,6 +1,7 @@
 """What can go wrong, sorted by who has to act. The command line prints the message alone, on one line.
 
-Every message names the place (which file, which sample, which option) and the fix.
+Every message names the place (which file, which sample, which option) and the fix. In Python these are the
+usual exceptions, too: a ValueError, or a FileNotFoundError where a file is missing.
 """
 
 import difflib
@@ -13,16 +14,27 @@ class PmalError(Exception):
     exit_code = 1
 
 
-class UsageError(PmalError):
+class UsageError(PmalError, ValueError):
     """The caller asked for something that does not exist or does not fit together."""
 
     exit_code = 2
 
 
-class DataError(PmalError):
+class DataError(PmalError, ValueError):
     """A file or a sample cannot be used."""
 
     exit_code = 3
+
+
+class MissingFileError(DataError, FileNotFoundError):
+    """There is no file or folder of this name.
+
+    >>> try:
+    ...     raise MissingFileError("photos: no such folder")
+    ... except FileNotFoundError as error:
+    ...     print(error)
+    photos: no such folder
+    """
 
 
 class Interrupted(BaseException):

@@ -124,7 +124,7 @@ def test_a_saved_classifier_keeps_its_kind_of_labels(tmp_path, noise, call):
     settings = {"data": {"flip": "no", "augmentation": "none"}}
     options = {"encoder": "small", "epochs": 1, "random_state": 0, "device": "cpu", "settings": settings}
     made = OpenSetClassifier(**options, accept=0.7).fit(images, np.arange(3).repeat(40))
-    made.set_params(score="energy").save(tmp_path / "saved")
+    made.set_params(reject_by="energy").save(tmp_path / "saved")
     assert_one_line_error(call("add-class", tmp_path / "saved", "noise", noise), 2, "are integers")
     assert_one_line_error(call("add-class", tmp_path / "saved", "2", noise), 2, "exists already")
     for word, folder in (("7", tmp_path / "saved"), ("9", tmp_path / "saved" / "model")):

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pmal.errors import DataError, UsageError
+from pmal.errors import DataError, MissingFileError, UsageError
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """What writing may run into; the system does not say in which file."""
@@ -51,7 +51,7 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise DataError(f"{path}: no such file") from None
+        raise MissingFileError(f"{path}: no such file") from None
     except (ValueError, OSError, RecursionError) as error:
         raise DataError(f"{path}: not readable as JSON ({error})") from None
 

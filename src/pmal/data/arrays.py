@@ -44,7 +44,7 @@ class ReadSamples:
 
 
 def are_rows(values: Any) -> bool:
-    """Return whether this is a table of numbers, a row for each sample, and so no images.
+    """Return whether this is a table, a row for each sample, and so no images.
 
     >>> are_rows([[0.5, 1.0], [2.0, 3.0]]), are_rows(["a.jpg"])
     (True, False)
@@ -52,10 +52,9 @@ def are_rows(values: Any) -> bool:
     if isinstance(values, str | os.PathLike):
         return False
     try:
-        array = as_array(values, NAME)
+        return as_array(values, NAME).ndim == 2
     except DataError:
         return False
-    return array.ndim == 2 and array.dtype.kind in "fiu"
 
 
 def image_store(images: Any, origin: str = NAME) -> PixelStore:

@@ -1,8 +1,10 @@
-"""Labels as people write them, integers or text, and the class numbers 0 .. K-1 that everything else uses.
+"""Labels as people write them, and the class numbers 0 .. K-1 that everything else uses.
 
-Unknown is -1 in both. N samples, K classes.
+Labels are integers, whole floats, truth values or text. Unknown is -1, or the label that the caller chose for
+it. N samples, K classes.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,11 +13,15 @@ from numpy.typing import NDArray
 
 from pmal.data.conversions import as_array
 from pmal.data.samples import Ids
-from pmal.errors import DataError
+from pmal.errors import DataError, UsageError
 
 UNKNOWN = -1
 Labels = NDArray[Any]
-"""int64, or objects: text and, where a sample is unknown, the integer -1."""
+"""int64, float64, bool or text; objects where unknown is of another kind than the classes."""
+
+KINDS = {"i": "integers", "f": "floats", "b": "booleans", "U": "text"}
+"""What labels can be, by numpy's letter."""
+_ONE_OF_KIND = {"integers": "an integer", "floats": "a number", "booleans": "a truth value", "text": "text"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,69 +29,96 @@ class ClassLabels:
     """The classes in the order of their numbers."""
 
     values: Labels
-    """int64 or text (K,)."""
+    """int64, float64, bool or text (K,)."""
+    unknown: Any = UNKNOWN
+    """What a sample of no class is called."""
+
+    def __post_init__(self) -> None:
+        """Refuse a label for unknown that could not be told from others."""
+        fits = isinstance(self.unknown, int | float | str) and self.unknown == self.unknown
+        if not fits or isinstance(self.unknown, bool):
+            raise UsageError(f"unknown_label is {self.unknown!r}: pass a number or a text, such as -1")
+        if self.unknown in self.values.tolist():
+            raise DataError(
+                f"unknown_label is {self.unknown!r}, which is a class as well: pass one that no class has"
+            )
 
     @classmethod
-    def of(cls, y: Any, count: int) -> "ClassLabels":
-        """The different labels of `count` training samples, sorted.
+    def of(cls, y: Any, count: int, unknown: Any = UNKNOWN) -> "ClassLabels":
+        """Return the different labels of `count` training samples, sorted.
 
         >>> ClassLabels.of(["wolf", "dog", "wolf"], 3).names
         ('dog', 'wolf')
         """
-        labels_N = read_labels(y, count)
-        unknown = np.flatnonzero(labels_N == UNKNOWN)
-        if len(unknown):
-            raise DataError(
-                f"y[{unknown[0]}] is -1, which stands for unknown: train on known classes, and pass samples "
-                "of unknown ones to calibrate"
-            )
-        return cls(np.array(sorted(set(labels_N.tolist()))))
+        labels_N = read_labels(y, count, unknown)
+        for place, label in enumerate(labels_N.tolist()):
+            if label == unknown:
+                raise DataError(
+                    f"y[{place}] is {label!r}, which stands for unknown: train on known classes, and pass "
+                    "samples of unknown ones to calibrate, or choose another unknown_label"
+                )
+        return cls(np.array(sorted(set(labels_N.tolist()))), unknown)
 
     @classmethod
-    def named(cls, names: tuple[str, ...], integers: bool = False) -> "ClassLabels":
-        """The opposite of `names`."""
-        return cls(np.array([int(name) for name in names]) if integers else np.array(names))
+    def named(cls, names: tuple[str, ...], kind: str = "text", unknown: Any = UNKNOWN) -> "ClassLabels":
+        """Return the classes by their `names` and their `kind`."""
+        read: dict[str, Callable[[str], Any]] = {"integers": int, "floats": float, "text": str}
+        values = [read.get(kind, "True".__eq__)(name) for name in names]
+        return cls(np.array(values), unknown)
 
     @property
     def names(self) -> tuple[str, ...]:
+        """The classes as text."""
         return tuple(str(value) for value in self.values.tolist())
 
     @property
-    def are_integers(self) -> bool:
-        return self.values.dtype.kind == "i"
+    def kind(self) -> str:
+        """One of integers, floats, booleans and text."""
+        return KINDS[self.values.dtype.kind]
 
     def numbers(self, y: Any, count: int) -> Ids:
-        """The class number of each label; -1 for unknown."""
-        labels_N = read_labels(y, count)
-        number = {value: k for k, value in enumerate(self.values.tolist())} | {UNKNOWN: UNKNOWN}
+        """Return the class number of each label; -1 for unknown."""
+        labels_N = read_labels(y, count, self.unknown)
+        # Numbers next to a text for unknown come as text: the names of the classes stand for them.
+        number = {name: k for k, name in enumerate(self.names)} | {self.unknown: UNKNOWN}
+        number |= {value: k for k, value in enumerate(self.values.tolist())}
         for place, label in enumerate(labels_N.tolist()):
             if label not in number:
-                raise DataError(f"y[{place}] is {label!r}, no class of this model: write -1 for unknown")
+                raise DataError(
+                    f"y[{place}] is {label!r}, no class of this model: write {self.unknown!r} for unknown"
+                )
         return np.array([number[label] for label in labels_N.tolist()], dtype=np.int64)
 
     def labels(self, numbers_N: Ids) -> Labels:
-        """The label of each class number.
+        """Return the label of each class number.
+
+        They are of the kind of the classes where unknown is, too: numbers with a number, text with text.
+        Truth values become numbers where unknown is one, as numpy has them; they compare equal.
 
         >>> ClassLabels.named(("dog", "wolf")).labels(np.array([1, -1]))
         array(['wolf', -1], dtype=object)
+        >>> ClassLabels.named(("dog", "wolf"), unknown="unknown").labels(np.array([1, -1]))
+        array(['wolf', 'unknown'], dtype='<U7')
         """
-        table = np.array([*self.values.tolist(), UNKNOWN], dtype=np.int64 if self.are_integers else object)
+        mixed = (self.kind == "text") != isinstance(self.unknown, str)
+        table = np.array([*self.values.tolist(), self.unknown], dtype=object if mixed else None)
         found: Labels = table[numbers_N]
         return found
 
     def with_class(self, name: Any) -> "ClassLabels":
-        """One more class at the end."""
-        [label] = read_labels([name], 1).tolist()
-        if isinstance(label, int) != self.are_integers or label == UNKNOWN:
-            kind = "an integer other than -1" if self.are_integers else "text"
+        """Return the same with one more class at the end."""
+        [label] = read_labels([name], 1, self.unknown).tolist()
+        label = float(label) if self.kind == "floats" and type(label) is int else label
+        if type(label) is not type(self.values.tolist()[0]) or label == self.unknown:
+            kind = f"{_ONE_OF_KIND[self.kind]} other than {self.unknown!r}"
             raise DataError(f"class {name!r}: its name must be {kind}, as those of the others are")
         if label in self.values.tolist():
             raise DataError(f"class {name!r} exists already: choose another name")
-        return ClassLabels(np.array([*self.values.tolist(), label]))
+        return ClassLabels(np.array([*self.values.tolist(), label]), self.unknown)
 
 
-def read_labels(y: Any, count: int) -> Labels:
-    """One label per sample: int64, or objects where they are text.
+def read_labels(y: Any, count: int, unknown: Any = UNKNOWN) -> Labels:
+    """Return one label per sample: int64, float64, bool, or objects where there is text among them.
 
     >>> read_labels(["dog", -1], 2)
     array(['dog', -1], dtype=object)
@@ -95,22 +128,42 @@ def read_labels(y: Any, count: int) -> Labels:
         raise DataError(
             f"y has shape {array.shape} for {count} samples: pass one label each, of shape ({count},)"
         )
-    if array.dtype.kind in "iub":
+    if array.dtype.kind == "O":
+        array = _narrowed(array)
+    if array.dtype.kind == "b":
+        return array
+    if array.dtype.kind in "iu":
         if array.dtype == np.uint64 and (array > np.iinfo(np.int64).max).any():
             raise DataError("y has labels beyond 2^63: use smaller integers, or text")
         return array.astype(np.int64)
-    if array.dtype.kind == "f" and np.isfinite(array).all() and (array == np.floor(array)).all():
-        return array.astype(np.int64)
     if array.dtype.kind == "f":
-        place = int(np.flatnonzero(~np.isfinite(array) | (array != np.floor(array)))[0])
-        raise DataError(f"y[{place}] is {array[place]}: labels are integers or text, and -1 is unknown")
+        return _whole(array)
+    return _texts(array, unknown)
+
+
+def _narrowed(array: Labels) -> Labels:
+    """Return objects that are all of one kind of number as an array of it."""
     values = [v.item() if isinstance(v, np.generic) else v for v in array.tolist()]
-    if all(isinstance(v, int) and not isinstance(v, bool) for v in values):
-        return array.astype(np.int64)
-    found = np.empty(count, dtype=object)
-    for place, value in enumerate(values):
-        if not isinstance(value, str) and value != UNKNOWN:
-            raise DataError(f"y[{place}] is {value!r}: labels are integers or text, and -1 is unknown")
+    for kind, dtype in ((bool, np.bool_), (int, np.int64), (float, np.float64)):
+        if values and all(type(value) is kind for value in values):
+            return np.array(values, dtype=dtype)
+    return array
+
+
+def _whole(array: Labels) -> Labels:
+    wrong = np.flatnonzero(~np.isfinite(array) | (array != np.floor(array)))
+    if len(wrong):
+        raise DataError(
+            f"y[{wrong[0]}] is {array[wrong[0]]}, a continuous value: labels are whole numbers or text"
+        )
+    return array.astype(np.float64)
+
+
+def _texts(array: Labels, unknown: Any) -> Labels:
+    found = np.empty(len(array), dtype=object)
+    for place, value in enumerate(array.tolist()):
+        if not isinstance(value, str) and value != unknown:
+            raise DataError(f"y[{place}] is {value!r}: labels are numbers or text, of one kind")
         # A list of text and -1 becomes an array of text: there the number is written out.
-        found[place] = UNKNOWN if value in (UNKNOWN, str(UNKNOWN)) else value
+        found[place] = unknown if value in (unknown, str(unknown)) else value
     return found

@@ -197,6 +197,8 @@ def _import_library(library: str, model: str) -> ModuleType:
 def _build(library: str, model: str, build: Callable[[], nn.Module]) -> nn.Module:
     try:
         return build()
+    except UsageError:
+        raise
     except (RuntimeError, ValueError) as error:
         raise UsageError(
             f"{library} cannot build '{model}' ({first_line(error)}): choose another of its models"

@@ -38,11 +38,11 @@ def check_open_set_estimator(estimator: Any) -> None:
     """Raise AssertionError, saying what was expected, where the estimator breaks the contract.
 
     The estimator need not be fitted, and is not changed: clones of it are fitted, on embeddings, for which
-    one with an option `encoder` gets encoder="precomputed". `random_state` is set to 0 and `device` to the
-    CPU, on which the same seed gives the same result.
+    one with an option `encoder` gets encoder="precomputed". `random_state` is set to 0, `unknown_label` to -1
+    and `device` to the CPU, on which the same seed gives the same result.
     """
     check_parameters(estimator)
-    options = {"encoder": "precomputed", "random_state": 0, "device": "cpu"}
+    options = {"encoder": "precomputed", "random_state": 0, "device": "cpu", "unknown_label": UNKNOWN}
     fresh = clone(estimator)
     fresh.set_params(**{name: value for name, value in options.items() if name in fresh.get_params()})
     problem = make_problem()

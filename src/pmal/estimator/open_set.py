@@ -16,7 +16,6 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
@@ -26,15 +25,19 @@ from pmal._runtime.files import make_folder, read_json, write_json
 from pmal._runtime.progress import choose_display
 from pmal._runtime.session import open_session
 from pmal.config import Resources, RunConfig
-from pmal.data.arrays import ReadSamples, are_rows, image_store, vector_store
+from pmal.data.arrays import ReadSamples, are_rows, image_store
 from pmal.data.decoding.loading import load_images
-from pmal.data.samples import PixelStore, Samples, VectorStore
+from pmal.data.samples import PixelStore, Samples
 from pmal.data.sources.readers import is_named, open_source
 from pmal.data.splits.task import Task, learning_task, open_task
-from pmal.data.targets import ClassLabels
+from pmal.data.targets import KINDS, UNKNOWN, ClassLabels
 from pmal.encoders.choice import AUTO
 from pmal.encoders.precomputed import PRECOMPUTED
 from pmal.errors import DataError, Interrupted, UsageError
+from pmal.estimator.class_scores import refuse_class_scores
+from pmal.estimator.conventions import Conventions, Floats, refuse_fit_options
+from pmal.estimator.renamed import refuse_renamed, refuses_old_names, with_present_names
+from pmal.estimator.rows_given import FITTED_TO, labels_given, refuse_sparse, rows_to_answer, rows_to_fit
 from pmal.estimator.settings import (
     ARRAYS,
     OF_THIS_MACHINE,
@@ -50,19 +53,18 @@ from pmal.rejection.calibration.thresholds import discoveries
 from pmal.rejection.model import Answers, OpenSetModel
 from pmal.rejection.new_class import AddedClass, add_class, class_probabilities
 from pmal.run.run_folder import CONFIG, read_config
-from pmal.serving.answers.predict import TOP, describe_answers, find_model
+from pmal.serving.answers.predict import TOP, describe_answers, find_model, takes_embeddings
 
-Floats = NDArray[np.float64]
 RECORD = "estimator.json"
 
 
-class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sklearn has no types
+class OpenSetClassifier(Conventions):
     """Names what it knows and says -1 to what it does not.
 
     method: pmal, softmax (a plain classifier), or one of docs/baselines.md.
     encoder: a network by name, or "precomputed": X holds embeddings. auto: a pretrained one for photographs
         where its weights are installed, "precomputed" for rows of numbers, else one that is trained on X.
-    score: what a sample is rejected by: combined, neighbors, distance (to prototypes, the paper's rule),
+    reject_by: what a sample is rejected by: combined, neighbors, distance (to prototypes, the paper's rule),
         probability, logit or energy. auto: combined for pmal, for other methods the one of their paper.
     accept: share of known samples that the threshold accepts at least; samples that are held out set it.
     random_state: None, an integer (the seed of `pmal fit`), or a numpy RandomState.
@@ -73,26 +75,28 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         up to 2,000 embeddings or photographs, ten parts are held out in turn, and none is lost to training.
     prototypes_per_class, per_class_threshold: `mining.per_class` and `rejection.per_class` of a run.
     settings: everything else, by section, such as {"mining": {"epsilon": 0.6}}.
+    unknown_label: what a sample of no known class is called, -1 or another label that no class has. With
+        "unknown" next to classes that are text, scikit-learn's metrics and `scoring` take predictions as they
+        are; a number next to text makes an array of objects, which they refuse.
 
-    X is a uint8 array (N, H, W) or (N, H, W, C), a list of image files, or with encoder="precomputed" an
-    array (N, D). y holds integers or text. Predicted labels are integers for integers, and for text an array
-    of objects; -1 is unknown in both.
+    X is a uint8 array (N, H, W) or (N, H, W, C), a list of image files, or for rows of numbers an array or a
+    table (N, D), whose columns must have the same names and order later. y holds integers, whole floats,
+    truth values or text; predicted labels are of the same kind. One class alone is told from all else.
 
-    Once fitted, `accept`, `score` and `per_class_threshold` can be changed, by `set_params` or by assignment:
-    the next `predict` follows them without training. All other options wait for the next `fit`.
-
-    The option `score` stands where other classifiers have a method: for cross-validation, pass `scoring`.
+    Once fitted, `accept`, `reject_by` and `per_class_threshold` can be changed, by `set_params` or by
+    assignment: the next `predict` follows them without training. All other options wait for the next `fit`.
     """
 
     classes_: NDArray[Any]
     model_: OpenSetModel
     n_features_in_: int
 
+    @refuses_old_names
     def __init__(
         self,
         method: str = "pmal",
         encoder: str = "auto",
-        score: str = "auto",
+        reject_by: str = "auto",
         accept: float = 0.95,
         random_state: Any = None,
         *,
@@ -106,10 +110,11 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         data_root: str | os.PathLike[str] | None = None,
         verbose: bool = False,
         settings: Mapping[str, Any] | None = None,
+        unknown_label: int | float | str = UNKNOWN,
     ) -> None:
         self.method = method
         self.encoder = encoder
-        self.score = score
+        self.reject_by = reject_by
         self.accept = accept
         self.random_state = random_state
         self.recipe = recipe
@@ -122,9 +127,11 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         self.data_root = data_root
         self.verbose = verbose
         self.settings = settings
+        self.unknown_label = unknown_label
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Store an option; where it is one of the rule, a fitted model follows it or it is refused."""
+        refuse_renamed([name])
         if name in RULE_OPTIONS and "model_" in vars(self):
             self.model_ = changed_rule(self.model_, {name: value})
             if self.model_.calibration is not None:
@@ -134,41 +141,48 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
     def set_params(self, **params: Any) -> Self:
         """Store options and return self.
 
-        A fitted classifier follows `accept`, `score` and `per_class_threshold` at once, with the scores of
-        held-out samples that its model keeps; a threshold that `calibrate` found is dropped where `accept` or
-        another score is given. All other options are stored, and do nothing until the next `fit`.
+        A fitted classifier follows `accept`, `reject_by` and `per_class_threshold` at once, with the scores
+        of held-out samples that its model keeps; a threshold that `calibrate` found is dropped where `accept`
+        or another score is given. All other options are stored, and do nothing until the next `fit`.
 
         Raises:
             UsageError: the fitted model does not have this score, or `accept` is not within (0, 1); then no
                 option is stored.
         """
+        refuse_renamed(params)
         if "model_" in vars(self):
             changed_rule(self.model_, params)  # all of them or none
         super().set_params(**params)
         return self
 
-    def fit(self, X: Any, y: Any = None, *, out: str | os.PathLike[str] | None = None) -> Self:
+    def fit(
+        self, X: Any, y: Any = None, *, out: str | os.PathLike[str] | None = None, **refused: Any
+    ) -> Self:
         """Learn the classes of samples X with labels y, or of a source: a data set's name, a folder or file.
 
         out: do the work in this folder, where it can be taken up after an interruption, and leave it there.
         A source is divided as `pmal fit` divides it: its test part, or else a fifth of it, is not looked at.
+        Samples have no weights: sample_weight is refused.
         """
+        refuse_fit_options(refused)
+        refuse_sparse(X)
         session, seed = open_session(self._resources(), choose_display(not self.verbose)), self._seed(out)
         if y is None:
             config, task, labels = self._source_task(X, seed)
+            columns: dict[str, Any] = {}
         else:
-            config, task, labels = self._array_task(X, y, seed)
+            config, task, labels, columns = self._array_task(X, y, seed)
         with _run_folder(out) as folder:
             pipeline.fit(config, folder, session, task=task)
             model = load_model(folder / "model", session.device)
             _warn_of_unreadable(folder)
         if config.data.held_out:
             _warn_of_threshold(model)
-        self._take(model, labels)
+        self._take(model, labels, columns)
         return self
 
     def predict(self, X: Any, fdr: float | None = None) -> NDArray[Any]:
-        """The class of each sample, -1 for unknown.
+        """Return the class of each sample, `unknown_label` (-1) for unknown.
 
         fdr: instead of the threshold of each sample, bound the share of known samples among all that are
         called unknown in X (Benjamini and Hochberg). The larger X, the better it can tell.
@@ -180,21 +194,26 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         return self._labels.labels(np.where(unknown_N, -1, answers.nearest.numpy()))
 
     def p_values(self, X: Any) -> Floats:
-        """How likely a known sample is to look at least as unknown as each of these, from 0 to 1.
+        """Return how likely a known sample is to look at least as unknown as each of these, from 0 to 1.
 
-        At most a share p of known samples has a value of p or less. `predict` says -1 where
+        At most a share p of known samples has a value of p or less. `predict` says unknown where
         it is 1 - accept or less.
         """
         return _calibrated(self._answers(X))
 
     def unknown_score(self, X: Any) -> Floats:
-        """How unknown each sample looks; larger is more unknown."""
+        """Return how unknown each sample looks; larger is more unknown."""
         embedded = self._embed(X)  # first: it says where nothing is fitted yet
         score_N: Floats = self.model_.decision(*embedded).numpy()
         return score_N
 
     def decision_function(self, X: Any) -> Floats:
-        """Threshold minus unknown score: above 0 is known, exactly where `predict` does not say -1."""
+        """Return the threshold minus the unknown score: above 0 where `predict` names a class, only there.
+
+        It is one number for each sample, not a score for each class: scikit-learn's tools that ask for the
+        latter, such as CalibratedClassifierCV, are refused.
+        """
+        refuse_class_scores()
         answers = self._answers(X)
         return _room(answers.score.numpy(), answers.limits.numpy())
 
@@ -204,14 +223,14 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         It is the softmax of the network's logits. The network has none for a class that was added without
         training: this class is as probable as the best trained one where its prototypes are as near as the
         nearest of theirs, more where they are nearer, less where they are farther. So the most probable class
-        is always the one that `predict` names where it does not say -1.
+        is always the one that `predict` names where it does not say unknown.
         """
         z_ND, logits_NK, _ = self._embed(X)
         probabilities_NK: Floats = class_probabilities(self.model_, z_ND, logits_NK).numpy()
         return probabilities_NK
 
     def explain(self, X: Any, top: int = TOP) -> list[dict[str, Any]]:
-        """For each sample: label, score, threshold, and the prototypes that weighed most in the answer."""
+        """Return label, score and threshold of each sample, and the prototypes that weighed most."""
         samples = self._samples(X)
         answers = self._answers_of(samples)
         names = [samples.name(position) for position in range(len(samples))]
@@ -226,8 +245,9 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
     def calibrate(self, X: Any, y: Any = None) -> Self:
         """Set the threshold anew, by samples that were not trained on.
 
-        Where some are unknown (y = -1), it is the threshold of the best macro-F1, unknown counted as a class;
-        else, as in `fit`, the one that accepts the share `accept` of known samples: then y may be left out.
+        Where some are unknown (y is `unknown_label`), it is the threshold of the best macro-F1, unknown
+        counted as a class; else, as in `fit`, the one that accepts the share `accept` of known samples: then
+        y may be left out.
         """
         z_ND, logits_NK, far_N = self._embed(X)
         numbers_N = None if y is None else torch.from_numpy(self._labels.numbers(y, len(z_ND)))
@@ -241,7 +261,7 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
 
         The classifier needs prototypes (method pmal). It keeps its rule where that can judge the new class:
         by distance, neighbors, or combined of these two. Else it rejects by the distance from now on. The
-        result and its text say from what to what the rule changed, and `score` names the new one.
+        result and its text say from what to what the rule changed, and `reject_by` names the new one.
         """
         check_is_fitted(self, "model_")
         labels = self._labels.with_class(name)
@@ -253,7 +273,7 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         self.model_, effect = add_class(self.model_, labels.names[-1], z_ND, loaded.images, files, far_N)
         self.classes_ = labels.values
         if before != self.model_.rule.score:
-            self.score = self.model_.rule.score
+            self.reject_by = self.model_.rule.score
         if self.verbose:
             choose_display(quiet=False).say(str(effect))
         return effect
@@ -265,37 +285,43 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         if path.is_dir() and any(path.iterdir()) and not (path / RECORD).is_file():
             raise UsageError(f"{path} is not empty and holds no classifier: choose another folder")
         save_model(make_folder(path) / "model", self.model_)
-        names = list(self.model_.class_names)
-        record = {"params": saved_params(self.get_params()), "integers": self._labels.are_integers}
-        write_json(path / RECORD, {**record, "classes": names})
+        write_json(path / RECORD, self.record())
+
+    def record(self) -> dict[str, Any]:
+        """Return what stands in the file beside a saved model: options, and the classes in their order."""
+        check_is_fitted(self, "model_")
+        columns = [str(name) for name in getattr(self, "feature_names_in_", ())]
+        record = {"params": saved_params(self.get_params()), "labels": self._labels.kind}
+        return record | ({"columns": columns} if columns else {}) | {"classes": list(self.model_.class_names)}
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], device: str = "auto", half: bool = False) -> Self:
-        """What `save` wrote, or the model of a `pmal fit` run, whose classes are text.
+        """Return what `save` wrote, or the model of a `pmal fit` run, whose classes are text.
 
         half: compute in float16 on a GPU, which is faster; scores keep about three digits.
         """
         path = Path(folder)
         model = load_model(find_model(path), choose_device(device), half)
         model.check_statistics()
-        params, integers = model_params(model), False
+        params, kind, columns = model_params(model), "text", dict[str, Any]()
         if (path / RECORD).is_file():
-            params, integers = _read_record(path / RECORD, model, params)
+            params, kind, columns = read_record(path / RECORD, model, params)
         loaded = cls(**params, device=device)
-        loaded._take(model, ClassLabels.named(model.class_names, integers))
+        labels = ClassLabels.named(model.class_names, kind, loaded.unknown_label)
+        rows = {"n_features_in_": model.classifier.spec.channels} if takes_embeddings(model) else {}
+        loaded._take(model, labels, rows | columns)
         return loaded
 
     @property
     def _labels(self) -> ClassLabels:
         check_is_fitted(self, "model_")
-        return ClassLabels(self.classes_)
+        return ClassLabels(self.classes_, self.unknown_label)
 
-    def _take(self, model: OpenSetModel, labels: ClassLabels) -> None:
+    def _take(self, model: OpenSetModel, labels: ClassLabels, columns: Mapping[str, Any]) -> None:
         self.model_, self.classes_ = model, labels.values
-        if model.classifier.spec.image_size == 1:
-            self.n_features_in_ = model.classifier.spec.channels
-        elif hasattr(self, "n_features_in_"):
-            del self.n_features_in_
+        for name in FITTED_TO:
+            self.__dict__.pop(name, None)
+        self.__dict__.update(columns)
 
     def _resources(self) -> Resources:
         root = None if self.data_root is None else os.fspath(self.data_root)
@@ -313,40 +339,43 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
 
     def _source_task(self, source: Any, seed: int) -> tuple[RunConfig, Task, ClassLabels]:
         if not isinstance(source, str | os.PathLike):
-            raise UsageError("fit(X, y) needs labels y: only a source, a name or path, has its own")
+            raise UsageError(
+                "fit(X, y) requires y to be passed, but the target y is None: "
+                "only a source, a name or path, has its own"
+            )
         path, root = os.fspath(source), self._resources().data_root
         own = None if is_named(path) else lambda: open_source(path, root).train
         config = self._config(path, seed, own)
         task = replace(open_task(config.data, self._resources().data_root), test=None, unknown=None)
-        return config, task, ClassLabels.named(task.class_names)
+        return config, task, ClassLabels.named(task.class_names, unknown=self.unknown_label)
 
-    def _array_task(self, X: Any, y: Any, seed: int) -> tuple[RunConfig, Task, ClassLabels]:
+    def _array_task(self, X: Any, y: Any, seed: int) -> tuple[RunConfig, Task, ClassLabels, dict[str, Any]]:
         rows = self.encoder == PRECOMPUTED or (self.encoder == AUTO and are_rows(X))
-        store = vector_store(X, "X") if rows else image_store(X, "X")
-        labels = ClassLabels.of(y, len(store))
+        store, columns = rows_to_fit(self, X) if rows else (image_store(X, "X"), {})
+        y = labels_given(y)
+        labels = ClassLabels.of(y, len(store), self.unknown_label)
         samples = Samples.whole(store, labels.numbers(y, len(store)), labels.names)
-        config = self._config(ARRAYS, seed, lambda: samples)
-        return config, learning_task(samples, "fit(X, y)", config.data), labels
+        config = self._config(ARRAYS, seed, lambda: samples, len(labels.names) == 1)
+        return config, learning_task(samples, "fit(X, y)", config.data), labels, columns
 
-    def _config(self, source: str, seed: int, own: Callable[[], Samples] | None) -> RunConfig:
-        config, note = estimator_config(self.get_params(), source, seed, own)
+    def _config(
+        self, source: str, seed: int, own: Callable[[], Samples] | None, one_class: bool = False
+    ) -> RunConfig:
+        config, note = estimator_config(self.get_params(), source, seed, own, one_class)
         if note:
             choose_display(not self.verbose).say(note)
         return config
 
     def _store(self, X: Any, origin: str = "X") -> PixelStore:
         """Samples of the kind that the classifier was fitted on."""
-        rows = self.model_.classifier.spec.image_size == 1
-        return vector_store(X, origin) if rows else image_store(X, origin)
+        refuse_sparse(X)
+        rows = takes_embeddings(self.model_)
+        return rows_to_answer(self, X, origin) if rows else image_store(X, origin)
 
     def _samples(self, X: Any, origin: str = "X") -> Samples:
         """Samples without labels, of the kind that the classifier was fitted on."""
         check_is_fitted(self, "model_")
         store = self._store(X, origin)
-        width = getattr(self, "n_features_in_", None)
-        if isinstance(store, VectorStore) and store.vectors.shape[1] != width:
-            given = f"{store.origin} has {store.vectors.shape[1]} features"
-            raise DataError(f"{given}, but the classifier was fitted on {width}")
         return Samples.whole(store, np.zeros(len(store), np.int64), ("",))
 
     def _embed_samples(self, samples: Samples) -> tuple[torch.Tensor, ...]:
@@ -415,14 +444,21 @@ def _warn_of_threshold(model: OpenSetModel) -> None:
         warnings.warn(f"nothing will be rejected: {model.guarantee()[1]}: {fix}", stacklevel=3)
 
 
-def _read_record(path: Path, model: OpenSetModel, params: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+def read_record(
+    path: Path, model: OpenSetModel, params: dict[str, Any]
+) -> tuple[dict[str, Any], str, dict[str, Any]]:
+    """Return the options of a saved classifier over those of its model, its kind of labels, its columns."""
     record = read_json(path)
     try:
-        given, integers, names = record["params"], record["integers"], record["classes"]
+        given, names = with_present_names(record["params"]), record["classes"]
+        # Versions before 0.2 knew integers and text alone.
+        kind = record["labels"] if "labels" in record else "integers" if record["integers"] else "text"
+        columns = record.get("columns", [])
         known = OpenSetClassifier().get_params()
-        valid = set(given) <= set(known) - {*OF_THIS_MACHINE} and isinstance(integers, bool)
-    except (KeyError, TypeError):
+        valid = set(given) <= set(known) - {*OF_THIS_MACHINE} and kind in KINDS.values()
+        valid = valid and all(isinstance(name, str) for name in columns)
+    except (KeyError, TypeError, AttributeError):
         valid = False
     if not valid or tuple(names) != model.class_names:
         raise DataError(f"{path}: does not belong to the model beside it: save the classifier again")
-    return params | given, integers
+    return params | given, kind, {"feature_names_in_": np.array(columns, dtype=object)} if columns else {}

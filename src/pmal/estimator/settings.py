@@ -22,7 +22,7 @@ _OPTIONS = {
     "method": ("method",),
     "encoder": ("encoder", "name"),
     "finetune": ("encoder", "finetune"),
-    "score": ("rejection", "score"),
+    "reject_by": ("rejection", "score"),
     "accept": ("rejection", "accept"),
     "per_class_threshold": ("rejection", "per_class"),
     "held_out": ("data", "held_out"),
@@ -31,16 +31,21 @@ _OPTIONS = {
 }
 _ELSEWHERE = {"random_state": ("seed",), "fit(source)": ("data", "source")}
 OF_THIS_MACHINE = ("device", "data_root", "verbose")
-RULE_OPTIONS = {"score": "score", "accept": "accept", "per_class_threshold": "per_class"}
+RULE_OPTIONS = {"reject_by": "score", "accept": "accept", "per_class_threshold": "per_class"}
 """Options that a fitted model follows without training, and what a `RejectionConfig` calls them."""
 
 
 def estimator_config(
-    params: Mapping[str, Any], source: str, seed: int, own: Callable[[], Samples] | None
+    params: Mapping[str, Any],
+    source: str,
+    seed: int,
+    own: Callable[[], Samples] | None,
+    one_class: bool = False,
 ) -> tuple[RunConfig, str]:
     """The recipe, then `settings`, then the options by name, and one line about an encoder that was chosen.
 
     What an option stands for has no second way. own: opens the samples, where the source is no known set.
+    one_class: there is nothing to tell apart, so that the typicality of samples decides alone.
     """
     extra = params["settings"] or {}
     if not isinstance(extra, Mapping):
@@ -55,9 +60,21 @@ def estimator_config(
     for option, place in _OPTIONS.items():
         if params[option] is not None:
             named = merge(named, _nested(place, _plain(params[option])))
+    if one_class:
+        named = merge(named, _of_one_class(params))
     device = choose_device(params["device"]).type
     settings, note = complete_settings(merge(extra, named), params["recipe"], own, device)
     return build(RunConfig, settings), note
+
+
+def _of_one_class(params: Mapping[str, Any]) -> dict[str, Any]:
+    """A classifier of one class is certain of it: by its probability every sample is as near as any other."""
+    if params["method"] not in ("pmal", "softmax") or params["reject_by"] not in ("auto", "probability"):
+        raise UsageError(
+            "1 class: it is told from all else by how typical samples are alone: leave method and reject_by "
+            "out, or pass 2 classes or more"
+        )
+    return {"method": "softmax", "rejection": {"score": "probability"}}
 
 
 def changed_rule(model: OpenSetModel, params: Mapping[str, Any]) -> OpenSetModel:
@@ -89,14 +106,16 @@ def model_params(model: OpenSetModel) -> dict[str, Any]:
     return {
         "method": _method(model),
         "encoder": model.classifier.spec.network_name,
-        "score": rule.score,
+        "reject_by": rule.score,
         "accept": rule.accept,
         "per_class_threshold": rule.per_class,
     }
 
 
 def _default_score(model: OpenSetModel) -> str:
-    """What `score="auto"` stands for with a model that is there already."""
+    """What `reject_by="auto"` stands for with a model that is there already."""
+    if len(model.class_names) == 1:
+        return "probability"
     score = METHODS[_method(model)].score
     return ALONE if score == "combined" and score not in model.score_names else score
 

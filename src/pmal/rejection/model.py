@@ -236,7 +236,7 @@ class OpenSetModel:
         if self.typicality is None or TYPICALITY not in held or self.rule.score not in held:
             return None
         # That of features is a part of the combined score alone: other rules stay what their names say.
-        if self.typicality.linear and self.rule.score != "combined":
+        if self.typicality.linear and self.rule.score != "combined" and len(self.class_names) > 1:
             return None
         return Penalty.fit(held[self.rule.score], held[TYPICALITY], self.typicality.linear)
 

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from pmal.ensemble.heads import Head, scores_of
-from pmal.errors import DataError, UsageError
+from pmal.errors import DataError, PmalError, UsageError
 from pmal.optimization import DISTANCES
 
 Floats = NDArray[np.float64]
@@ -156,6 +156,8 @@ class ScoreScale:
         try:
             quantiles = {name: np.asarray(part["quantiles"], np.float64) for name, part in parts.items()}
             return cls(quantiles, {name: float(part["weight"]) for name, part in parts.items()})
+        except PmalError:
+            raise
         except (AttributeError, KeyError, TypeError, ValueError):
             raise DataError("score scale: pass a weight and a list of quantiles for each score") from None
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pmal.data.sources.npz import declared_array
-from pmal.errors import DataError, first_line
+from pmal.errors import DataError, MissingFileError, PmalError, first_line
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -73,7 +73,7 @@ def _check_is_file(path: Path) -> None:
     if path.is_dir():
         raise DataError(f"{path}: a folder: name a file of embeddings ({', '.join(_READERS)})")
     if not path.is_file():
-        raise DataError(f"{path}: no such file")
+        raise MissingFileError(f"{path}: no such file")
     if path.suffix.lower() not in _READERS:
         raise DataError(f"{path}: embeddings are read from files that end in {', '.join(_READERS)}")
     if not path.stat().st_size:
@@ -175,6 +175,8 @@ def _read_parquet(path: Path, known: Known) -> tuple[dict[str, "Entry"], list[st
                 name: read_column(file, name, f"{path}: {name}", fits) for name in wanted
             }
             schema = file.schema_arrow
+    except PmalError:
+        raise
     except (pa.ArrowException, *_BROKEN) as error:
         raise DataError(f"{path}: not readable as Parquet ({first_line(error)})") from None
     raw = schema.metadata or {}

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pmal.errors import DataError, first_line
+from pmal.errors import DataError, MissingFileError, first_line
 
 SPOOL_BYTES = 1 << 30
 """Files of more bytes than this together are copied and mapped instead of being held in memory."""
@@ -106,7 +106,7 @@ def arrow_errors(file: Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise DataError(f"{file}: no such file") from None
+        raise MissingFileError(f"{file}: no such file") from None
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{file}: not readable as Parquet ({first_line(error)}): fetch it again") from None
 

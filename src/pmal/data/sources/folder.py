@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pmal._runtime.text import printable
 from pmal.data.decoding.decode import decode
 from pmal.data.samples import BadImage, Pixels, Samples, Source
-from pmal.errors import DataError
+from pmal.errors import DataError, MissingFileError
 
 _TEST_NAMES = ("test", "val", "valid", "validation")
 _DROPPINGS = frozenset({"Thumbs.db", "desktop.ini"})
@@ -148,7 +148,7 @@ def list_droppings(folder: Path) -> tuple[str, ...]:
 
 def _check_is_folder(folder: Path) -> None:
     if not folder.exists():
-        raise DataError(f"{folder}: no such folder")
+        raise MissingFileError(f"{folder}: no such folder")
     if not folder.is_dir():
         raise DataError(f"{folder}: not a folder: give the folder that holds one folder per class")
 

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pmal.data.samples import ArrayStore, Ids, Pixels, Samples, Source
-from pmal.errors import DataError, first_line
+from pmal.errors import DataError, MissingFileError, first_line
 
 MAX_BYTES = 16 << 30
 """What the arrays of a file may take in memory. A few kilobytes of zip can declare any size."""
@@ -38,7 +38,7 @@ def open_npz(path: str | Path) -> Source:
     """The data set in an .npz file."""
     path = Path(path)
     if not path.is_file():
-        raise DataError(f"{path}: no such file")
+        raise MissingFileError(f"{path}: no such file")
     keys = _declared(path)
     train_keys, test_keys = _pick(keys, _TRAIN_KEYS), _pick(keys, _TEST_KEYS)
     if train_keys is None:

@@ -19,7 +19,7 @@ from pmal.data.sources.npz import open_npz
 from pmal.data.sources.parquet import open_parquet
 from pmal.data.sources.published._named import NAMED, NamedSet
 from pmal.data.sources.published.cifar import read_cifar100_test
-from pmal.errors import DataError, UsageError, did_you_mean
+from pmal.errors import DataError, MissingFileError, UsageError, did_you_mean
 
 DATA_ROOT_VARIABLE = "PMAL_DATA"
 SAMPLE = "sample"
@@ -78,7 +78,7 @@ def open_source(source: str, data_root: str | Path | None) -> Source:
     if source and os.path.exists(path):
         return _open_path(path)
     if any(mark in source for mark in "/\\") or source.startswith(("~", ".")) or path.suffix in _OPENERS:
-        raise DataError(f"no such file or folder: {source}")
+        raise MissingFileError(f"no such file or folder: {source}")
     names = (SAMPLE, *NAMED)
     # Most words are meant as folders: only a name that is near is worth suggesting.
     hint = did_you_mean(source, names, cutoff=0.6)
@@ -179,7 +179,7 @@ def _locate_or_fail(name: str, root: Path | None) -> tuple[Path, Callable[[Path]
             f"data set '{name}' needs a data root: {fix} (looked for: {', '.join(_tells(known))})"
         )
     if not root.is_dir():
-        raise DataError(f"data root {root}: no such folder; {fix}")
+        raise MissingFileError(f"data root {root}: no such folder; {fix}")
     files, folders = (", ".join(names) for names in ((*known.files, "*.parquet"), known.folders))
     raise DataError(f"data set '{name}' is not under {root}: no {files} in its folders {folders}; {fix}")
 

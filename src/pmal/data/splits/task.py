@@ -138,7 +138,10 @@ def _accepted(count: int, share: Fraction) -> str:
 
 
 def learning_task(samples: Samples, name: str, config: DataConfig) -> Task:
-    """All classes known, all samples to learn from but those held out; nothing is measured."""
+    """Return all samples to learn from but those held out, all classes known, and nothing to measure.
+
+    A single class can be told from all else.
+    """
     if config.family not in ("auto", "all") or config.split or config.known or config.num_known:
         raise UsageError(f"{name}: all classes in y are known: leave data.family, split and known out")
     known = limited(samples, config.limit)
@@ -153,7 +156,7 @@ def learning_task(samples: Samples, name: str, config: DataConfig) -> Task:
         unknown=None,
         flip=_flip(config.flip, digits=False),
     )
-    _check(task, name)
+    _check(task, name, fewest=1)
     return task
 
 
@@ -268,8 +271,8 @@ def _flip(choice: str, digits: bool) -> bool:
     return choice == "yes" or (choice == "auto" and not digits)
 
 
-def _check(task: Task, source: str) -> None:
-    if len(task.class_names) < 2:
+def _check(task: Task, source: str, fewest: int = 2) -> None:
+    if len(task.class_names) < fewest:
         raise DataError(f"{source}: {len(task.class_names)} known class: a classifier needs at least 2")
     if UNKNOWN_NAME in task.class_names:
         raise DataError(

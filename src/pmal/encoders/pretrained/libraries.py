@@ -102,6 +102,8 @@ def _images(kind: str, model: str, network: nn.Module) -> Preprocessing:
 def _count_features(network: nn.Module, crop: int, name: str) -> int:
     try:
         return pooled(network(torch.zeros(1, 3, crop, crop))).shape[1]
+    except UsageError:
+        raise
     except (RuntimeError, ValueError, TypeError) as error:
         raise DataError(f"{name} fails on an image of {crop} px ({first_line(error)})") from None
 

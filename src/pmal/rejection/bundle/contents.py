@@ -165,7 +165,8 @@ def _typicality(
     path = folder / LAYERS
     if names != network.observed:
         raise DataError(f"{folder / RECORD}: its layers are not those of its network: save it again")
-    made = _of_classes if network.on_features else _of_layers
+    # Rows of a single class are compared with all of them, as the layers of a network are.
+    made = _of_classes if network.on_features and "mean_0" not in tensors else _of_layers
     typicality = made(names, tensors, path)
     if not all(tensor.isfinite().all() for tensor in tensors.values()):
         raise DataError(f"{path}: NaN or infinite values among the statistics")

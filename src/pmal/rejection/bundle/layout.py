@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pmal._runtime.files import flush_folder, make_folder
-from pmal.errors import DataError, PmalError, UsageError
+from pmal.errors import DataError, MissingFileError, PmalError, UsageError
 
 FORMAT = "pmal-model"
 RECORD, SUMS = "model.json", "sha256.json"
@@ -111,7 +111,7 @@ def _check_folder(folder: Path) -> None:
     old = _beside(folder.resolve(), "old")
     if _is_bundle(old):
         raise DataError(f"{folder}: missing, because a save was interrupted: rename {old} to {folder.name}")
-    raise DataError(f"{folder}: no such folder")
+    raise MissingFileError(f"{folder}: no such folder")
 
 
 def _check_replaceable(folder: Path) -> None:

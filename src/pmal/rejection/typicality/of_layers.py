@@ -90,7 +90,7 @@ def fit_typicality(
 
     found = embed_images(network, images, advance=advance, ranks=ranks, embed=observe)
     statistics = {name: x_NF.numpy() for name, x_NF in zip(names, found, strict=True)}
-    if labels_N is not None and network.on_features:
+    if labels_N is not None and network.on_features and len(network.spec.class_names) > 1:
         classes = class_typicality_of(statistics[FEATURES], labels_N.cpu().numpy()[kept])
         return classes.to(network.mean.device)
     return typicality_of(statistics).to(network.mean.device)

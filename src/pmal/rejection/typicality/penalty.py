@@ -39,10 +39,14 @@ class Penalty:
     def fit(cls, near_n: Tensor, far_n: Tensor, linear: bool = False) -> "Penalty | None":
         """Return the scale, or None where the scores of held-out images are too few or too alike to give one.
 
+        A near score that is 0 for all of them, as with a single class, leaves the typicality to decide alone.
+
         >>> Penalty.fit(torch.arange(101.0), torch.arange(101.0)).usual
         50.0
         """
         (_, unit), (usual, spread) = _scale(near_n), _scale(far_n)
+        if len(near_n) > 1 and not near_n.any():
+            unit, linear = 1.0, True
         sound = len(near_n) == len(far_n) and unit > 0 and spread > 0
         return cls(usual, spread, unit, linear) if sound else None
 

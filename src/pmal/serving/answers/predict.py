@@ -10,7 +10,7 @@ import torch
 
 from pmal._runtime.session import Session
 from pmal.data.samples import Pixels, Vectors
-from pmal.errors import DataError, UsageError
+from pmal.errors import DataError, MissingFileError, UsageError
 from pmal.rejection.bundle.layout import RECORD
 from pmal.rejection.bundle.saving import load_model
 from pmal.rejection.model import Answers, OpenSetModel, Rule
@@ -25,8 +25,10 @@ TOP = 3
 def find_model(run: Path) -> Path:
     """The bundle of a run folder; a bundle folder is its own."""
     fix = "name the folder that `pmal fit` left"
+    if not run.exists():
+        raise MissingFileError(f"{run}: no such folder: {fix}")
     if not run.is_dir():
-        raise DataError(f"{run}: {'not a folder' if run.exists() else 'no such folder'}: {fix}")
+        raise DataError(f"{run}: not a folder: {fix}")
     if (run / "model").is_dir():
         return run / "model"
     if (run / CONFIG).exists():

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pmal.data.samples import ArrayStore, Samples, Source
-from pmal.errors import DataError, first_line
+from pmal.errors import DataError, MissingFileError, first_line
 
 SVHN_CLASSES = tuple("0123456789")
 
@@ -37,7 +37,7 @@ def _read_arrays(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
     from scipy.io import loadmat  # takes a while, and only this source needs it
 
     if not path.is_file():
-        raise DataError(f"{path}: no such file")
+        raise MissingFileError(f"{path}: no such file")
     try:
         content = loadmat(path, variable_names=["X", "y"])
     except Exception as error:  # a damaged file makes scipy's reader raise nearly anything

@@ -9,7 +9,7 @@ from pmal._runtime.text import printable
 from pmal.data.samples import Samples, Source
 from pmal.data.sources._refused import read_lines
 from pmal.data.sources.folder import FileStore, PathTable, list_files
-from pmal.errors import DataError
+from pmal.errors import DataError, MissingFileError
 
 
 def open_tinyimagenet(root: Path) -> Source:
@@ -44,7 +44,7 @@ def _read_val(root: Path, wnids: tuple[str, ...]) -> Samples:
     label_of = _read_annotations(annotations, wnids)
     folder = root / "val" / "images"
     if not folder.is_dir():
-        raise DataError(f"{folder}: no such folder")
+        raise MissingFileError(f"{folder}: no such folder")
     images = list_files(folder)
     _refuse_any(annotations, "no line for", set(images) - set(label_of))
     if not images:
