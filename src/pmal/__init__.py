@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pmal.estimator.checks import check_open_set_estimator
+    from pmal.estimator.confusion import OpenSetConfusionDisplay
     from pmal.estimator.open_set import OpenSetClassifier
     from pmal.geometry import topology_robustness
     from pmal.mining import PrototypeSet, filter_diverse, mine_prototypes, select_candidates
@@ -18,6 +19,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "OpenSetClassifier",
+    "OpenSetConfusionDisplay",
     "PrototypeSet",
     "auroc",
     "check_open_set_estimator",
@@ -35,6 +37,7 @@ __all__ = [
 _HOMES = {
     "pmal.estimator.open_set": ("OpenSetClassifier",),
     "pmal.estimator.checks": ("check_open_set_estimator",),
+    "pmal.estimator.confusion": ("OpenSetConfusionDisplay",),
     "pmal.geometry": ("topology_robustness",),
     "pmal.mining": ("PrototypeSet", "filter_diverse", "mine_prototypes", "select_candidates"),
     "pmal.optimization": ("point_to_set_distance", "prototype_margin_loss"),

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from pmal.data.targets import ClassLabels, read_labels
-from pmal.errors import DataError
+from pmal.errors import DataError, UsageError
 
 TEXT = np.array(["dog", "cat", "dog"], dtype=object)
 
@@ -15,21 +15,20 @@ TEXT = np.array(["dog", "cat", "dog"], dtype=object)
     [
         [7, 3, 7],
         np.array([7, 3, 7], np.uint8),
-        [7.0, 3.0, 7.0],
         torch.tensor([7, 3, 7]),
         np.array([7, 3, 7], object),
     ],
 )
 def test_integers_come_back_as_integers(y):
     classes = ClassLabels.of(y, 3)
-    assert classes.are_integers
+    assert classes.kind == "integers"
     assert classes.values.tolist() == [3, 7]
     numbers = classes.numbers(y, 3)
     assert numbers.tolist() == [1, 0, 1]
     back = classes.labels(np.append(numbers, -1))
     assert back.dtype == np.int64
     assert back.tolist() == [7, 3, 7, -1]
-    assert ClassLabels.named(classes.names, integers=True).values.tolist() == [3, 7]
+    assert ClassLabels.named(classes.names, "integers").values.tolist() == [3, 7]
 
 
 @pytest.mark.parametrize("y", [TEXT, TEXT.tolist(), TEXT.astype(str)])
@@ -66,8 +65,8 @@ def test_a_class_can_be_added_at_the_end():
     [
         ([[1], [2], [3]], r"y has shape \(3, 1\) for 3 samples"),
         ([1, 2], r"y has shape \(2,\) for 3 samples"),
-        ([1.5, 2.0, 3.0], r"y\[0\] is 1.5: labels are integers or text"),
-        ([1.0, np.nan, 3.0], r"labels are integers or text"),
+        ([1.5, 2.0, 3.0], r"y\[0\] is 1.5, a continuous value: labels are whole numbers or text"),
+        ([1.0, np.nan, 3.0], r"y\[1\] is nan, a continuous value"),
         (np.array(["a", None, "b"], object), r"y\[1\] is None"),
         (np.array(["a", 3, "b"], object), r"y\[1\] is 3"),
     ],
@@ -84,3 +83,40 @@ def test_training_labels_have_no_unknown_and_others_must_be_classes():
         ClassLabels.of(["a", -1, "b"], 3)
     with pytest.raises(DataError, match=r"y\[2\] is 'cow', no class of this model: write -1"):
         ClassLabels.of(TEXT, 3).numbers(["dog", "cat", "cow"], 3)
+
+
+@pytest.mark.parametrize(
+    ("y", "kind", "back"),
+    [
+        ([2.0, 5.0, 2.0], "floats", [2.0, -1.0, 5.0]),
+        ([True, False, True], "booleans", [False, -1, True]),
+        (np.array([True, False, True], object), "booleans", [False, -1, True]),
+    ],
+)
+def test_numbers_of_every_kind_come_back(y, kind, back):
+    classes = ClassLabels.of(y, 3)
+    assert classes.kind == kind
+    found = classes.labels(np.array([0, -1, 1]))
+    assert found.dtype.kind in "if"
+    assert found.tolist() == back
+    assert ClassLabels.named(classes.names, kind).values.tolist() == classes.values.tolist()
+    assert classes.numbers([*back], 3).tolist() == [0, -1, 1]
+
+
+@pytest.mark.parametrize(("y", "unknown"), [(TEXT, "unknown"), ([4, 9, 4], "none"), ([4, 9, 4], -7)])
+def test_unknown_is_what_the_caller_calls_it(y, unknown):
+    classes = ClassLabels.of(y, 3, unknown)
+    back = classes.labels(np.array([0, -1, 1]))
+    assert back[1] == unknown
+    assert back.dtype.kind == ("U" if y is TEXT else "O" if unknown == "none" else "i")
+    assert classes.numbers(back.tolist(), 3).tolist() == [0, -1, 1]
+    with pytest.raises(DataError, match=r"y\[0\] is .*, which stands for unknown"):
+        ClassLabels.of([unknown, *list(y)[1:]], 3, unknown)
+
+
+def test_a_label_for_unknown_that_could_not_be_told_is_refused():
+    for unknown in (None, float("nan"), True, ("a",)):
+        with pytest.raises(UsageError, match="unknown_label is"):
+            ClassLabels.of(TEXT, 3, unknown)
+    with pytest.raises(DataError, match="which is a class as well"):
+        ClassLabels(np.array([1, 2]), 2)

@@ -297,7 +297,10 @@ def test_a_fitted_classifier_follows_a_change_of_its_rule(copied):
 def test_a_rule_that_the_fitted_model_cannot_follow_is_refused_as_a_whole(copied):
     params, rule = copied.get_params(), copied.model_.rule
     for wrong, message in (
-        ({"reject_by": "openmax"}, "unknown score of this model 'openmax':.*Valid: probability, logit, energy, "),
+        (
+            {"reject_by": "openmax"},
+            "unknown score of this model 'openmax':.*Valid: probability, logit, energy, ",
+        ),
         ({"accept": 1.0}, "accept = 1.0: must be"),
         ({"accept": "most"}, "accept"),
         ({"per_class_threshold": 3}, "per_class"),

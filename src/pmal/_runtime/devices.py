@@ -23,7 +23,7 @@ def choose_device(name: str = "auto") -> torch.device:
         raise unknown_name("device", name, ["auto", "cpu", "cuda", "cuda:0"])
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise UsageError(
-            f"device '{name}' is not there ({torch.cuda.device_count()} GPUs seen): use --device cpu"
+            f"device '{name}' is not there ({torch.cuda.device_count()} GPUs seen): use device cpu"
         )
     return device
 

@@ -36,7 +36,7 @@ def choose_encoder(samples: Samples, device: str) -> Choice:
     missing = weights_missing(PHOTOS)
     if missing is None:
         return Choice(
-            PHOTOS, "pretrained on ImageNet and frozen; --encoder small trains on your images alone"
+            PHOTOS, "pretrained on ImageNet and frozen; encoder small trains on your images alone"
         )
     return Choice(
         "small" if device == "cpu" else "resnet18", f"trained on your images alone, because {missing}"
@@ -48,7 +48,7 @@ def check_encoder(samples: Samples, name: str) -> None:
     if isinstance(samples.store, VectorStore) and name != PRECOMPUTED:
         raise UsageError(
             f"{samples.store.origin}: embeddings, but encoder {name} takes images: "
-            "leave --encoder and --recipe out, and precomputed is chosen"
+            "leave encoder and recipe out, and precomputed is chosen"
         )
 
 

@@ -171,7 +171,7 @@ def from_pixels(model: Classifier, backbone: Backbone) -> Classifier:
 def in_half_precision(model: Classifier) -> Classifier:
     """A copy whose encoder computes in float16, which has three bits more than bfloat16. For a GPU."""
     if model.mean.device.type == "cpu":
-        raise UsageError("half precision is slower on a CPU: leave it out, or use a GPU (--device cuda)")
+        raise UsageError("half precision is slower on a CPU: leave it out, or use a GPU (device cuda)")
     half = copy.deepcopy(model)
     half.encoder.half()
     return half.use_channels_last()

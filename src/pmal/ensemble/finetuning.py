@@ -65,12 +65,12 @@ def check_finetuning(config: RunConfig) -> None:
         return
     if not is_frozen(config.encoder):
         raise UsageError(
-            f"--finetune {config.encoder.finetune} goes with a pretrained encoder, not with "
-            f"{config.encoder.name}: choose --encoder efficientnet_lite0, or leave --finetune out"
+            f"finetune {config.encoder.finetune} goes with a pretrained encoder, not with "
+            f"{config.encoder.name}: choose encoder efficientnet_lite0, or leave finetune out"
         )
     if config.data.folds:
         raise UsageError(
-            "data.folds does not go with --finetune, which would have seen the images of every fold: "
+            "data.folds does not go with finetune, which would have seen the images of every fold: "
             "leave it out, and data.held_out sets the threshold"
         )
 

@@ -211,7 +211,7 @@ class OpenSetModel:
             return torch.full((count,), rule.threshold, dtype=torch.float64)
         if self.calibration is None:
             raise UsageError(
-                "this model has no threshold, because no images were held out: pass one (--threshold), "
+                "this model has no threshold, because no images were held out: pass one, "
                 "or fit with more images or a larger data.held_out"
             )
         known, score = self.decisive(self.calibration), self.deciding_score()
@@ -279,7 +279,7 @@ class OpenSetModel:
             raise UsageError(
                 "this model was saved without the statistics of its layers, so noise could pass as known: "
                 "`pmal fit --out RUN --from calibration` adds them without training, or pass a threshold "
-                "(--threshold) to use the model as it is"
+                "to use the model as it is"
             )
 
     def attention(self, z_BD: Tensor, classes_B: Tensor) -> Tensor:

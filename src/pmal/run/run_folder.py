@@ -92,7 +92,7 @@ def open_run(
 def _take(path: Path, config: RunConfig, may_change: Collection[str], held: contextlib.ExitStack) -> None:
     make_folder(path)
     if not (path / CONFIG).exists() and any(not entry.name.startswith(".") for entry in path.iterdir()):
-        raise UsageError(f"{path} is not empty and holds no run: choose another --out")
+        raise UsageError(f"{path} is not empty and holds no run: choose another folder (out)")
     held.enter_context(only_writer(path))
     if (path / CONFIG).exists():
         _check_settings(path, config, may_change)
@@ -119,7 +119,7 @@ def _check_settings(path: Path, config: RunConfig, may_change: Collection[str]) 
     for name, old, new in changed_settings(path, config):
         if name.partition(".")[0] in may_change:
             continue
-        fix = "choose another --out, delete the folder, or `pmal fit --from` the stage that it changes"
+        fix = "choose another folder (out), delete the folder, or `pmal fit --from` the stage that it changes"
         raise UsageError(f"{path} was started with {name} = {old!r}, not {new!r}: {fix}")
 
 
@@ -148,6 +148,6 @@ def only_writer(path: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UsageError(
-                f"another process is working in {path}: wait for it, or choose another --out"
+                f"another process is working in {path}: wait for it, or choose another folder (out)"
             ) from None
         yield

@@ -124,7 +124,7 @@ def _cost_of_few_held_out(count: int, accept: float) -> str:
         return f"the threshold rests on {count} held-out images: {_accepted(count, share)}"
     needed, possible = math.ceil(share / (1 - share)), Fraction(100 * count // (count + 1), 100)
     lack = f"{count} held-out images are too few for accept={accept:g}, which needs {needed}"
-    advice = f"with --set rejection.accept={float(possible):g} the threshold {_accepted(count, possible)}"
+    advice = f"with rejection.accept={float(possible):g} the threshold {_accepted(count, possible)}"
     return f"{lack}: nothing is rejected; {advice}"
 
 

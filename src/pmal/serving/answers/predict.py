@@ -81,9 +81,9 @@ def change_rule(
     score = score or rule.score
     if threshold is not None:
         if accept is not None or per_class:
-            raise UsageError("--threshold is the limit of all classes: leave out --accept and --per-class")
+            raise UsageError("threshold is the limit of all classes: leave out accept and per-class")
         if math.isnan(threshold):
-            raise UsageError("--threshold nan: pass a number")
+            raise UsageError("threshold nan: pass a number")
         return replace(rule, score=score, per_class=False, threshold=threshold)
     kept = score == rule.score and accept is None and not per_class
     return Rule(
