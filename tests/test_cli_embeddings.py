@@ -78,7 +78,7 @@ def test_images_and_rows_do_not_mix(run, made, tmp_path, call):
     assert f"embeddings of {WIDTH + 1} numbers, but the model takes {WIDTH}" in error
     code, _, error = call("fit", made / "e.npz", "--out", tmp_path / "r", "--encoder", "small")
     assert code == 2
-    assert "encoder small takes images: leave --encoder" in error
+    assert "encoder small takes images: leave encoder" in error
     assert len(error.strip().splitlines()) == 1
 
 

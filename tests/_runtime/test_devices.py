@@ -44,7 +44,7 @@ def test_a_gpu_that_is_missing_is_told_with_the_fix(gpus, name, count):
     gpus(count)
     with pytest.raises(UsageError) as caught:
         choose_device(name)
-    assert str(caught.value) == f"device '{name}' is not there ({count} GPUs seen): use --device cpu"
+    assert str(caught.value) == f"device '{name}' is not there ({count} GPUs seen): use device cpu"
 
 
 @pytest.mark.parametrize(

@@ -308,8 +308,7 @@ class OpenSetClassifier(Conventions):
             params, kind, columns = read_record(path / RECORD, model, params)
         loaded = cls(**params, device=device)
         labels = ClassLabels.named(model.class_names, kind, loaded.unknown_label)
-        rows = {"n_features_in_": model.classifier.spec.channels} if takes_embeddings(model) else {}
-        loaded._take(model, labels, rows | columns)
+        loaded._take(model, labels, columns)
         return loaded
 
     @property
@@ -321,6 +320,8 @@ class OpenSetClassifier(Conventions):
         self.model_, self.classes_ = model, labels.values
         for name in FITTED_TO:
             self.__dict__.pop(name, None)
+        if takes_embeddings(model):  # a source has no columns to take it from
+            self.n_features_in_ = model.classifier.spec.channels
         self.__dict__.update(columns)
 
     def _resources(self) -> Resources:

@@ -299,7 +299,7 @@ def test_five_images_of_each_class_are_divided_and_what_they_cost_is_said():
     assert np.bincount(task.train.labels).min() >= 2
     assert cost_of_few(task, 0.95) == (
         "few images: ACC rests on 4 test images, each of which is 25 points; 5 held-out images are too few "
-        "for accept=0.95, which needs 19: nothing is rejected; with --set rejection.accept=0.83 the "
+        "for accept=0.95, which needs 19: nothing is rejected; with rejection.accept=0.83 the "
         "threshold accepts 55 to 99 % of known images (90 % range)"
     )
 

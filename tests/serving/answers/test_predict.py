@@ -222,8 +222,8 @@ def test_a_changed_rule_keeps_the_rest_but_no_threshold_of_another_meaning(rule,
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"threshold": 0.5, "accept": 0.9}, "leave out --accept"),
-        ({"threshold": 0.5, "per_class": True}, "--per-class"),
+        ({"threshold": 0.5, "accept": 0.9}, "leave out accept"),
+        ({"threshold": 0.5, "per_class": True}, "per-class"),
         ({"threshold": math.nan}, "pass a number"),
         ({"accept": 1.5}, "above 0 and below 1"),
         ({"accept": math.nan}, "above 0 and below 1"),
@@ -239,12 +239,12 @@ def test_a_rule_that_cannot_decide_is_refused(change, message):
 def test_without_calibration_only_a_threshold_helps():
     model = make_model(calibrated=False)
     for change in ({}, {"accept": 0.9}, {"score": "logit"}):
-        with pytest.raises(UsageError, match="--threshold"):
+        with pytest.raises(UsageError, match="threshold"):
             with_rule(model, **change)
     assert with_rule(model, threshold=0.3).limits().tolist() == [0.3] * 3
     stored = make_model(Rule("distance", threshold=0.3), calibrated=False)
     assert with_rule(stored).limits().tolist() == [0.3] * 3
-    with pytest.raises(UsageError, match="--threshold"):
+    with pytest.raises(UsageError, match="threshold"):
         with_rule(stored, accept=0.9)
 
 

@@ -172,7 +172,7 @@ def test_an_interruption_while_images_are_read_or_answered_is_no_fault_of_theirs
 
 
 def test_a_model_without_a_threshold_is_refused_before_any_work():
-    with pytest.raises(UsageError, match="--threshold"):
+    with pytest.raises(UsageError, match="threshold"):
         export_onnx(make_model(calibrated=False), Images(some_images(), "some"))
 
 
