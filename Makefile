@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: run test lint types unit docs clean
+.PHONY: run test test-oldest lint types unit docs clean
 
 run: $(VENV)/.installed
 	$(BIN)/pmal fit --out runs/sample
@@ -20,6 +20,18 @@ types: $(VENV)/.installed-dev
 
 unit: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+# The oldest libraries that are promised: what runs of the CPU tests without the extras.
+OLDEST := build/oldest
+test-oldest: $(OLDEST)/.installed
+	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n 2 tests/geometry tests/mining tests/optimization \
+		tests/rejection tests/estimator tests/data/test_targets.py
+
+$(OLDEST)/.installed: pyproject.toml constraints-oldest.txt
+	$(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/pip --disable-pip-version-check install --quiet -c constraints-oldest.txt -e . \
+		pytest pytest-xdist hypothesis
+	touch $@
 
 docs: $(VENV)/.installed-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -18,7 +18,9 @@ def test_settings_are_kept_and_must_stay(tmp_path):
     with open_run(tmp_path / "run", SETTINGS):
         pass
     with (
-        pytest.raises(UsageError, match=r"was started with training.epochs = 3, not 5: choose another folder \(out\)"),
+        pytest.raises(
+            UsageError, match=r"was started with training.epochs = 3, not 5: choose another folder \(out\)"
+        ),
         open_run(tmp_path / "run", RunConfig(training=TrainingConfig(epochs=5))),
     ):
         pass

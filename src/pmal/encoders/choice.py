@@ -35,9 +35,7 @@ def choose_encoder(samples: Samples, device: str) -> Choice:
         return Choice(own, f"images of {side} px, trained on your images alone")
     missing = weights_missing(PHOTOS)
     if missing is None:
-        return Choice(
-            PHOTOS, "pretrained on ImageNet and frozen; encoder small trains on your images alone"
-        )
+        return Choice(PHOTOS, "pretrained on ImageNet and frozen; encoder small trains on your images alone")
     return Choice(
         "small" if device == "cpu" else "resnet18", f"trained on your images alone, because {missing}"
     )

@@ -1,5 +1,6 @@
 """What a notebook shows of a fitted classifier."""
 
+import contextlib
 import html
 from collections.abc import Sequence
 from importlib import metadata
@@ -55,7 +56,9 @@ def _listed(names: Sequence[str]) -> str:
 def _link() -> str:
     """A link where the package says where its documentation is, or the page lies beside its source."""
     file = Path(pmal.__file__).parents[2] / PAGE
-    urls = dict(url.split(", ", 1) for url in metadata.metadata("pmal").get_all("Project-URL") or [])
-    address = urls.get("Documentation", "")
+    address = ""
+    with contextlib.suppress(metadata.PackageNotFoundError):  # run from its source
+        given = metadata.metadata("pmal").get_all("Project-URL") or []
+        address = dict(url.split(", ", 1) for url in given).get("Documentation", "")
     target = f"{address.rstrip('/')}/estimator.html" if address else file.as_uri() if file.is_file() else ""
     return f'<a href="{html.escape(target)}">{PAGE}</a>' if target else PAGE
