@@ -18,7 +18,9 @@ import pytest
 from pmal import cli, pipeline
 from pmal.benchmark import schedule
 from pmal.benchmark.cells.cell import Cell
+from pmal.data.sources import readers
 from pmal.encoders import create_encoder, registry
+from pmal.methods import METHODS, SCORES
 from pmal.reporting.page.numbers import embedding_numbers as report_data_embedding
 from pmal.serving.http import server as service_server
 from pmal.speed import contestants
@@ -77,7 +79,9 @@ def tiny(monkeypatch):
         )
 
     monkeypatch.setattr(bench, "choose_sizes", few)
-    monkeypatch.setattr(registry, "_FACTORIES", dict(registry._FACTORIES))  # a page registers one of its own
+    # A page registers names of its own.
+    for names in (registry.ENCODERS, METHODS, SCORES, readers.SOURCES):
+        monkeypatch.setattr(names, "_things", dict(names._things))
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ from torch import Tensor
 from pmal._runtime.seeds import seeded
 from pmal.ensemble.classifier import Classifier
 from pmal.errors import DataError, UsageError, first_line
+from pmal.methods import SCORES
 from pmal.rejection.bundle.layout import CALIBRATION, LAYERS, RECORD, REFERENCE, WEIGHTS
 from pmal.rejection.bundle.record import Record, thresholds_in_effect
 from pmal.rejection.calibration.held_out import Calibration
@@ -139,7 +140,7 @@ def _pictures(record: Record, tensors: Mapping[str, Tensor], mask_KT: Tensor, pa
 def _calibration(
     record: Record, held_out: int, tensors: Mapping[str, Tensor], own: tuple[str, ...], path: Path
 ) -> Calibration:
-    valid = [*LOGIT_SCORES, *own, *(("distance", "neighbors") if record.distance else ())]
+    valid = [*LOGIT_SCORES, *SCORES, *own, *(("distance", "neighbors") if record.distance else ())]
     valid += ["combined"] if record.scale else []
     valid += [] if record.layers is None else [TYPICALITY]
     needed = {
