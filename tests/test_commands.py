@@ -190,7 +190,9 @@ class Page:
         assert all(re.search(rf"^{word}:", (ROOT / "Makefile").read_text(), re.M) for word in words)
 
     def pip(self, *words):
-        """Not run: the extras that are installed must exist."""
+        """Not run: the folder, or the extras, that are installed must exist."""
+        if words[0] == "install" and (ROOT / words[-1] / "pyproject.toml").is_file():
+            return
         project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
         [extras] = re.fullmatch(r"install (?:-e \.|pmal)\[([\w,]+)\]", " ".join(words)).groups()
         assert set(extras.split(",")) <= set(project["optional-dependencies"])
@@ -205,7 +207,7 @@ def python_names(sandbox):
         names = dict(features)
     images = sorted((sandbox / "photos").glob("*/*.png"))
     names |= {"images": images, "names": [path.parent.name for path in images]}
-    return names | {"more": sorted((sandbox / "holiday").iterdir()) * 6}
+    return names | {"more": sorted((sandbox / "holiday").iterdir()) * 6, "__name__": "__main__"}
 
 
 def made_by(words):

@@ -40,14 +40,15 @@ class Registry(Mapping[str, Thing], Generic[Thing]):
         self.kind, self._ours = kind, ours
         self._things: dict[str, tuple[Thing, str]] = {}
 
-    def register(self, name: str, thing: Thing, module: str) -> None:
-        """Add a name, on behalf of a module.
+    def register(self, name: str, thing: Thing, module: str | None) -> None:
+        """Add a name, on behalf of a module; None: of a script.
 
         Raises:
             UsageError: The name is taken, or has letters that a path or a list would take for its own.
         """
         if not re.fullmatch(r"\w[\w.+-]*", name):
             raise UsageError(f"{self.kind} '{name}': choose a name of letters, digits and the marks _ . + -")
+        module = module or "__main__"
         if not _is_ours(module):
             self._ours()
         if name in self._things:

@@ -38,7 +38,7 @@ def register_encoder(name: str, *, any_input: bool = False) -> Callable[[Factory
     def register(factory: Factory) -> Factory:
         if is_pretrained(name):
             raise UsageError(f"encoder '{name}' is a pretrained network: choose another name")
-        ENCODERS.register(name, factory, factory.__module__)
+        ENCODERS.register(name, factory, getattr(factory, "__module__", None))
         if any_input:
             _ANY_INPUT.add(name)
         return factory

@@ -26,7 +26,7 @@ def register_score(name: str) -> Callable[[Score], Score]:
     def register(score: Score) -> Score:
         if name in (*SCORE_NAMES, *(own for method in METHODS.loaded().values() for own in method.scores)):
             raise UsageError(f"score '{name}' exists already: choose another name")
-        SCORES.register(name, score, score.__module__)
+        SCORES.register(name, score, getattr(score, "__module__", None))
         return score
 
     return register

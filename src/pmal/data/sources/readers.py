@@ -54,7 +54,7 @@ def register_source(name: str) -> Callable[[Opener], Opener]:
     def register(opener: Opener) -> Opener:
         if name == SAMPLE or name in NAMED or Path(name).suffix in _OPENERS:
             raise UsageError(f"source '{name}' means something already: choose another name")
-        SOURCES.register(name, opener, opener.__module__)
+        SOURCES.register(name, opener, getattr(opener, "__module__", None))
         return opener
 
     return register
@@ -73,7 +73,7 @@ def list_sources() -> list[SourceInfo]:
 
 def _about_plugin(name: str, opener: Opener) -> SourceInfo:
     about = (opener.__doc__ or "").strip().partition("\n")[0]
-    return SourceInfo(name, about, (), SOURCES.origin(name) or opener.__module__)
+    return SourceInfo(name, about, (), SOURCES.origin(name) or "")
 
 
 def is_named(source: str) -> bool:
