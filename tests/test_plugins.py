@@ -1,5 +1,6 @@
 """Names that other packages add: found when they are met, refused twice, never imported for a file."""
 
+import dataclasses
 import importlib
 import json
 import re
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.numpy
 import torch
 import typer
 from PIL import Image
@@ -31,6 +33,8 @@ from pmal.encoders.registry import ENCODERS
 from pmal.errors import DataError, UsageError
 from pmal.methods import METHODS, SCORE_NAMES, SCORES
 from pmal.plugins import Registry, load_plugin
+from pmal.rejection.bundle.saving import load_model, save_model
+from pmal.rejection.model import Rule
 from pmal.rejection.registered_scores import registered_score
 from pmal.rejection.scores import LOGIT_SCORES
 from pmal.rejection.training_scores import POST_HOC
@@ -118,6 +122,12 @@ def test_the_example_goes_through_every_command(installed, tmp_path, call, monke
     exported = json.loads(call("predict", run / "model.onnx", picture, "--json")[1])["answers"][0]
     assert exported["class"] == answer["class"]
     assert exported["score"] == pytest.approx(answer["score"], abs=1e-4)
+
+    model = load_model(run / "model", torch.device("cpu"))
+    save_model(tmp_path / "by-logit", dataclasses.replace(model, rule=Rule("logit")))
+    kept = safetensors.numpy.load_file(tmp_path / "by-logit" / "calibration.safetensors")
+    assert "scores.angle" in kept
+    assert "scores.gap" not in kept  # so that it can be loaded without the plugin of this score
 
     places = ("--out", tmp_path / "ledger", "--work", tmp_path / "work")
     asked = ("--methods", "cosine", "--data", "stripes", "--encoder", "patches", "--recipe", "sample")

@@ -51,7 +51,9 @@ def collect(model: OpenSetModel) -> dict[str, dict[str, Tensor]]:
         raise UsageError("a gallery or pictures without a reference: pass the prototypes' embeddings, too")
     if model.calibration is not None:
         held = model.calibration
-        scores = {f"{_SCORE}{name}": values for name, values in held.scores.items()}
+        # Without those of plugins that it does not reject by: it should not need these plugins.
+        own = {name: t for name, t in held.scores.items() if name == model.rule.score or name not in SCORES}
+        scores = {f"{_SCORE}{name}": values for name, values in own.items()}
         kept = {name: t for name, t in (("z", held.z), ("labels", held.labels)) if t is not None}
         files[CALIBRATION] = {"predictions": held.predictions, **scores, **kept}
     if model.typicality is not None:
