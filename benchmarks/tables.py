@@ -12,6 +12,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from benchmarks.far_tables import FAR_TABLES
+from benchmarks.library_tables import LIBRARY_TABLES
 from benchmarks.photo_tables import PHOTO_TABLES
 from benchmarks.search_tables import SEARCH_TABLES
 from benchmarks.speed_tables import SPEED_TABLES, hardware_name, rounded
@@ -266,6 +267,7 @@ TABLES = {
     **SEARCH_TABLES,
     **FAR_TABLES,
     **PHOTO_TABLES,
+    **LIBRARY_TABLES,
     "prototypes": prototypes_table,
     "precomputed": precomputed_table,
     "new class": new_class_table,

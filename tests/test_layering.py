@@ -21,7 +21,7 @@ STAGES = [
     "reporting",
     "serving",
 ]
-BELOW_ALL = {"_runtime", "config", "errors", "methods", "run"}
+BELOW_ALL = {"_runtime", "config", "errors", "methods", "plugins", "run"}
 # Methods to compare with, and the grid that runs them, use the stages; no stage uses them.
 ALLOWED = {stage: BELOW_ALL | {"_engine"} | set(STAGES[: i + 1]) for i, stage in enumerate(STAGES)}
 ALLOWED["data"] = BELOW_ALL | {"data"}  # the engine is fed by it
@@ -33,7 +33,8 @@ ALLOWED["benchmark"] = BELOW_ALL | {"_engine", "benchmark", "baselines", "pipeli
 ALLOWED["speed"] = BELOW_ALL | {"_engine", "speed"} | set(STAGES)
 ALLOWED["config"] = {"errors"}
 ALLOWED["errors"] = set()
-ALLOWED["methods"] = {"baselines"}  # whose heads it registers
+ALLOWED["plugins"] = {"errors"}
+ALLOWED["methods"] = {"baselines", "plugins"}  # the former register themselves
 SHELLS = {
     "__init__",
     "__main__",

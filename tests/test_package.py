@@ -1,9 +1,12 @@
+import inspect
+import re
 import subprocess
 import sys
 
 import pytest
 
 import pmal
+from pmal import encoders, geometry, mining, optimization
 
 
 def test_every_public_name_can_be_imported():
@@ -11,6 +14,14 @@ def test_every_public_name_can_be_imported():
         assert callable(getattr(pmal, name))
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = pmal.nothing
+
+
+@pytest.mark.parametrize("module", [pmal, encoders, geometry, mining, optimization])
+def test_parameters_of_public_functions_are_words(module):
+    """Shapes stand in the names inside."""
+    functions = [getattr(module, name) for name in module.__all__]
+    names = [name for f in functions if inspect.isroutine(f) for name in inspect.signature(f).parameters]
+    assert not [name for name in names if re.search("_[A-Z]", name)]
 
 
 def test_import_is_light():

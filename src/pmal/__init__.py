@@ -7,20 +7,32 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pmal.data.samples import ArrayStore, Samples, Source
+    from pmal.data.sources.readers import register_source
+    from pmal.encoders import FeatureAdapter, register_encoder
+    from pmal.ensemble.heads import Head, HeadShape, LinearHead, register_method
     from pmal.estimator.checks import check_open_set_estimator
     from pmal.estimator.confusion import OpenSetConfusionDisplay
     from pmal.estimator.open_set import OpenSetClassifier
     from pmal.geometry import topology_robustness
     from pmal.mining import PrototypeSet, filter_diverse, mine_prototypes, select_candidates
     from pmal.optimization import point_to_set_distance, prototype_margin_loss
+    from pmal.rejection.registered_scores import register_score
     from pmal.reporting.metrics import auroc, fpr_at_tpr, macro_f1, oscr
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "ArrayStore",
+    "FeatureAdapter",
+    "Head",
+    "HeadShape",
+    "LinearHead",
     "OpenSetClassifier",
     "OpenSetConfusionDisplay",
     "PrototypeSet",
+    "Samples",
+    "Source",
     "auroc",
     "check_open_set_estimator",
     "filter_diverse",
@@ -30,17 +42,26 @@ __all__ = [
     "oscr",
     "point_to_set_distance",
     "prototype_margin_loss",
+    "register_encoder",
+    "register_method",
+    "register_score",
+    "register_source",
     "select_candidates",
     "topology_robustness",
 ]
 
 _HOMES = {
+    "pmal.data.samples": ("ArrayStore", "Samples", "Source"),
+    "pmal.data.sources.readers": ("register_source",),
+    "pmal.encoders": ("FeatureAdapter", "register_encoder"),
+    "pmal.ensemble.heads": ("Head", "HeadShape", "LinearHead", "register_method"),
     "pmal.estimator.open_set": ("OpenSetClassifier",),
     "pmal.estimator.checks": ("check_open_set_estimator",),
     "pmal.estimator.confusion": ("OpenSetConfusionDisplay",),
     "pmal.geometry": ("topology_robustness",),
     "pmal.mining": ("PrototypeSet", "filter_diverse", "mine_prototypes", "select_candidates"),
     "pmal.optimization": ("point_to_set_distance", "prototype_margin_loss"),
+    "pmal.rejection.registered_scores": ("register_score",),
     "pmal.reporting.metrics": ("auroc", "fpr_at_tpr", "macro_f1", "oscr"),
 }
 

@@ -43,6 +43,7 @@ from pmal.commands.options import (
     WorkersOption,
     checked,
     general,
+    give_plugins,
     start_display,
     start_session,
     start_shared_session,
@@ -361,6 +362,7 @@ app.command()(bench)
 app.command()(export)
 app.command()(report)
 app.command()(serve)
+give_plugins(app)
 
 
 def _open_model(

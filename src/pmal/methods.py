@@ -1,9 +1,18 @@
 """The open-set methods by name: what each trains, and by which score it rejects.
 
-What a method puts on the encoder, its head, is in `baselines/`; the stages of a run are in `pipeline.py`.
+A method is one call of `register_method` (`ensemble/heads.py`) on the head that it puts on the encoder. The
+methods that PMAL is compared with stand in `baselines/`, others in plugins. The stages of a run are in
+`pipeline.py`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pmal.plugins import Registry
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -25,53 +34,36 @@ class Method:
     paper: str = ""
 
 
-_RPL = "Chen et al., Learning Open Set Network with Discriminative Reciprocal Points, ECCV 2020"
-_ARPL = "Chen et al., Adversarial Reciprocal Points Learning for Open Set Recognition, TPAMI 2021"
+SCORE_NAMES = (
+    *("probability", "logit", "energy", "distance", "neighbors", "combined", "typicality", "decision"),
+    *("mahalanobis", "vim", "react"),
+)
+"""What no score of a method or plugin may be called."""
 
-METHODS = {
-    "pmal": Method(
+Score = Callable[["Tensor", "Tensor"], "Tensor"]
+"""z_BD and logits_BK in, score_B out, all float64; larger is more unknown."""
+SCORES: Registry[Score] = Registry("score")
+"""Those of plugins (`rejection/registered_scores.py`)."""
+
+
+def _register_baselines() -> None:
+    from pmal import baselines  # noqa: F401 - here, because it imports torch, and the command line's help must not
+
+
+METHODS: Registry[Method] = Registry("method", _register_baselines)
+METHODS.register(
+    "pmal",
+    Method(
         score="combined",
         second=True,
         mines=True,
         scores=("distance", "neighbors", "combined"),
         paper="Lu et al., PMAL: Open Set Recognition via Robust Prototype Mining, AAAI 2022",
     ),
-    "softmax": Method(paper="Vaze et al., A Good Closed-Set Classifier Is All You Need?, ICLR 2022"),
-    "cpn": Method(
-        head="cpn", paper="Yang et al., Convolutional Prototype Network for Open Set Recognition, TPAMI 2020"
-    ),
-    "rpl": Method(score="probability", head="rpl", paper=_RPL),
-    "rpl++": Method(head="rpl++", paper=_RPL),
-    "arpl": Method(head="arpl", paper=_ARPL),
-    "arpl+cs": Method(head="arpl+cs", paper=_ARPL),
-    "openmax": Method(
-        score="openmax",
-        final="openmax",
-        scores=("openmax",),
-        paper="Bendale and Boult, Towards Open Set Deep Networks, CVPR 2016",
-    ),
-    "proser": Method(
-        score="placeholder",
-        final="proser",
-        second=True,
-        scores=("placeholder",),
-        paper="Zhou et al., Learning Placeholders for Open-Set Recognition, CVPR 2021",
-    ),
-    "cgdl": Method(
-        score="cgdl",
-        head="cgdl",
-        scores=("cgdl", "reconstruction", "latent"),
-        paper="Sun et al., Conditional Gaussian Distribution Learning for Open Set Recognition, CVPR 2020",
-    ),
-    "openhybrid": Method(
-        score="density",
-        head="openhybrid",
-        scores=("density",),
-        paper="Zhang et al., Hybrid Models for Open Set Recognition, ECCV 2020",
-    ),
-}
-
-
-def register_heads() -> None:
-    """Import the heads of all methods: each registers itself by name in `pmal.ensemble.heads`."""
-    from pmal import baselines  # noqa: F401 - here, because it imports torch, and the command line's help must not
+    __name__,
+)
+METHODS.register(
+    "softmax",
+    Method(paper="Vaze et al., A Good Closed-Set Classifier Is All You Need?, ICLR 2022"),
+    __name__,
+)

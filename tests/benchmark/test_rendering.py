@@ -5,7 +5,7 @@ import io
 
 import pytest
 
-from pmal.benchmark.rendering import Beside, Table, as_data, entry_text, render
+from pmal.benchmark.rendering import FORMATS, Beside, Table, as_data, entry_text, render
 from pmal.benchmark.tables.paper import Printed
 from pmal.benchmark.tables.statistics import Difference, Mean
 
@@ -79,6 +79,34 @@ def test_data_say_which_table_of_the_paper_it_is():
     }
 
 
-@pytest.mark.parametrize("form", ["markdown", "csv", "terminal"])
+def test_latex_for_booktabs_with_every_special_letter_escaped():
+    odd = Table("50 % of a_b & c", "arpl", ("name", "ACC"), (("[x] #1 {~^\\}", MEAN),), ("90 < 100",))
+    assert render([odd], "latex").splitlines() == [
+        r"\begin{table}",
+        r"\centering",
+        r"\caption{50 \% of a\_b \& c; family=arpl}",
+        r"\begin{tabular}{lr}",
+        r"\toprule",
+        r"name & ACC \\",
+        r"\midrule",
+        r"{[}x{]} \#1 \{\textasciitilde{}\textasciicircum{}\textbackslash{}\} & 90.4 $\pm$ 1.2 \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+        r"\par\smallskip\footnotesize 90 \textless{} 100",
+        r"\end{table}",
+    ]
+
+
+def test_a_table_wider_than_the_terminal_is_shown_row_by_row():
+    wide = render([TABLE], "terminal")
+    assert render([TABLE], "terminal", 200) == wide
+    narrow = render([TABLE], "terminal", 50)
+    assert max(map(len, narrow.splitlines())) <= 50
+    assert "\nsoftmax\n    ACC 90.4 ± 1.2; AUROC paper 94.6\n" in narrow
+    words = set(wide.split()) - {"method", "nothing"}
+    assert words - {"Methods;"} <= set(narrow.replace(";", " ").split())
+
+
+@pytest.mark.parametrize("form", FORMATS)
 def test_an_empty_ledger_is_told_of(form):
     assert render([], form) == "nothing in the ledger yet"

@@ -9,7 +9,7 @@ from pmal.errors import UsageError
 @pytest.fixture(autouse=True)
 def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test registers is gone after it."""
-    monkeypatch.setattr(registry, "_FACTORIES", dict(registry._FACTORIES))
+    monkeypatch.setattr(registry.ENCODERS, "_things", dict(registry.ENCODERS._things))
 
 
 class Flat(nn.Module):

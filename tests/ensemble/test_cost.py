@@ -25,7 +25,7 @@ def two(monkeypatch):
         first, second = nn.Conv2d(in_channels, 8, 3, padding=1, bias=False), nn.Conv2d(8, 5, 1, bias=False)
         return FeatureAdapter(nn.Sequential(first, nn.BatchNorm2d(8), nn.ReLU(True), second), num_features=5)
 
-    monkeypatch.setitem(registry._FACTORIES, "two", encoder)
+    monkeypatch.setitem(registry.ENCODERS._things, "two", (encoder, __name__))
     return network("two")
 
 
@@ -72,5 +72,7 @@ def test_foreign_layers_may_take_and_return_anything_and_need_real_numbers(monke
         def forward(self, x):
             return self.layer(vectors=self.pair(x)[0].flatten(1))
 
-    monkeypatch.setitem(registry._FACTORIES, "foreign", lambda in_channels, image_size: Foreign())
+    monkeypatch.setitem(
+        registry.ENCODERS._things, "foreign", (lambda in_channels, image_size: Foreign(), __name__)
+    )
     assert network_cost(network("foreign", 8)).multiplications == 3 * 64 * 4 + 4 * 2

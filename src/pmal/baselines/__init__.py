@@ -1,6 +1,6 @@
 """The methods that PMAL is compared with: one head each, all under the same encoders, recipes and trainer.
 
-Importing a module registers its heads; `pmal.methods` says which method has which.
+Importing a module registers its methods, as a plugin does with those of its own.
 """
 
 from pmal.baselines import arpl, cgdl, cpn, openhybrid, openmax, proser, rpl

@@ -32,11 +32,13 @@ from torch.nn.functional import cross_entropy
 from pmal.baselines.confusing_samples import ConfusingSamples, embed_apart
 from pmal.baselines.cpn import products, random_points, squared_distances
 from pmal.ensemble.classifier import Classifier
-from pmal.ensemble.heads import Head, HeadShape, register_head
+from pmal.ensemble.heads import Head, HeadShape, register_method
 from pmal.errors import UsageError
 
+PAPER = "Chen et al., Adversarial Reciprocal Points Learning for Open Set Recognition, TPAMI 2021"
 
-@register_head("arpl")
+
+@register_method("arpl", paper=PAPER)
 class AdversarialPointsHead(Head):
     """One reciprocal point per class; the farthest class decides.
 
@@ -67,7 +69,7 @@ class AdversarialPointsHead(Head):
         return cross_entropy(logits_BK, labels_B, label_smoothing=smoothing) + self.weight * outside_B.mean()
 
 
-@register_head("arpl+cs")
+@register_method("arpl+cs", paper=PAPER)
 class ConfusedPointsHead(AdversarialPointsHead):
     """ARPL beside a generator of confusing samples.
 

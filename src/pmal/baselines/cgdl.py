@@ -46,7 +46,7 @@ from torch.nn.functional import cross_entropy, softplus
 
 from pmal.encoders.registry import SMALLEST_IMAGE
 from pmal.ensemble.classifier import Classifier
-from pmal.ensemble.heads import Head, HeadShape, register_head
+from pmal.ensemble.heads import Head, HeadShape, register_method
 from pmal.errors import PmalError, UsageError
 
 QUANTILES = (0.5, 0.95)
@@ -186,7 +186,10 @@ class Decoder(nn.Module):
         return images_BCHW[:, :, : self.size, : self.size]
 
 
-@register_head("cgdl")
+@register_method(
+    "cgdl",
+    paper="Sun et al., Conditional Gaussian Distribution Learning for Open Set Recognition, CVPR 2020",
+)
 class ConditionalGaussianHead(Head):
     """latent: numbers of the top latent. rungs: of the ladder. kl, reconstruction: weights in the loss."""
 

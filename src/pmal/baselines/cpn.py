@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from pmal.ensemble.heads import Head, HeadShape, register_head
+from pmal.ensemble.heads import Head, HeadShape, register_method
 from pmal.errors import UsageError
 
 
@@ -51,7 +51,9 @@ def products(z_BD: Tensor, points_PD: Tensor) -> Tensor:
         return z_BD.to(points_PD.dtype) @ points_PD.T
 
 
-@register_head("cpn")
+@register_method(
+    "cpn", paper="Yang et al., Convolutional Prototype Network for Open Set Recognition, TPAMI 2020"
+)
 class PrototypeNetworkHead(Head):
     """Learned prototypes; the nearest decides.
 

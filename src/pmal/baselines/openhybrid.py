@@ -44,7 +44,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, logsigmoid
 
-from pmal.ensemble.heads import Head, HeadShape, register_head
+from pmal.ensemble.heads import Head, HeadShape, register_method
 from pmal.errors import UsageError
 
 LARGEST_LOG_SCALE = 2.0
@@ -115,7 +115,7 @@ class Flow(nn.Module):
         return log_density_B
 
 
-@register_head("openhybrid")
+@register_method("openhybrid", paper="Zhang et al., Hybrid Models for Open Set Recognition, ECCV 2020")
 class HybridHead(Head):
     """weight: of the density. layers, width: of the flow. noise: in standard deviations of a channel.
 

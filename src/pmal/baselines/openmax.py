@@ -32,7 +32,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pmal.ensemble.heads import HeadShape, LinearHead, register_head
+from pmal.ensemble.heads import HeadShape, LinearHead, register_method
 from pmal.errors import UsageError
 
 Floats = NDArray[np.float64]
@@ -128,7 +128,7 @@ def _distances(active_BK: Tensor, means_KK: Tensor) -> Tensor:
     return torch.cdist(active_BK, means_KK, compute_mode="donot_use_mm_for_euclid_dist")
 
 
-@register_head("openmax")
+@register_method("openmax", after=True, paper="Bendale and Boult, Towards Open Set Deep Networks, CVPR 2016")
 class OpenMaxHead(LinearHead):
     """A trained linear layer, and where each class's activations end.
 

@@ -40,7 +40,7 @@ from torch.nn.functional import cross_entropy, linear
 
 from pmal.encoders import lower_half, upper_half
 from pmal.ensemble.classifier import Classifier
-from pmal.ensemble.heads import HeadShape, LinearHead, register_head
+from pmal.ensemble.heads import HeadShape, LinearHead, register_method
 from pmal.errors import UsageError
 
 
@@ -90,7 +90,12 @@ def draw_shares(count: int, alpha: int, device: torch.device) -> Tensor:
     return torch.rand(count, 2 * alpha - 1, device=device).sort(dim=1).values[:, alpha - 1]
 
 
-@register_head("proser")
+@register_method(
+    "proser",
+    after=True,
+    again=True,
+    paper="Zhou et al., Learning Placeholders for Open-Set Recognition, CVPR 2021",
+)
 class PlaceholderHead(LinearHead):
     """A linear layer for the known classes, and one for what is none of them.
 

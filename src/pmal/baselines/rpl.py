@@ -27,10 +27,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from pmal.baselines.cpn import random_points, squared_distances
-from pmal.ensemble.heads import Head, HeadShape, register_head
+from pmal.ensemble.heads import Head, HeadShape, register_method
+
+PAPER = "Chen et al., Learning Open Set Network with Discriminative Reciprocal Points, ECCV 2020"
 
 
-@register_head("rpl")
+@register_method("rpl", score="probability", paper=PAPER)
 class ReciprocalPointsHead(Head):
     """Reciprocal points; the farthest class decides.
 
@@ -56,7 +58,7 @@ class ReciprocalPointsHead(Head):
         return known + self.weight * self.bound(z_BD, labels_B)
 
 
-@register_head("rpl++")
+@register_method("rpl++", paper=PAPER)
 class PrototypesBesideHead(ReciprocalPointsHead):
     """Reciprocal points to be far from, and as many prototypes to be near to."""
 

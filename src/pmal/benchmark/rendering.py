@@ -1,11 +1,14 @@
-"""Tables as Markdown, CSV, text and data. Figures are in percent."""
+"""Tables as Markdown, LaTeX, CSV, text and data. Figures are in percent."""
 
 import csv
 import io
+import re
+import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from pmal.benchmark.tables.latex import latex_table
 from pmal.benchmark.tables.paper import Printed
 from pmal.benchmark.tables.statistics import Difference, Mean
 from pmal.reporting.tables import align
@@ -43,11 +46,19 @@ class Table:
         return f"{self.title}; family={self.family}"
 
 
-def render(tables: Sequence[Table], form: str) -> str:
-    """markdown, csv or terminal; one below the other."""
+FORMATS = ("markdown", "latex", "csv", "terminal")
+
+
+def render(tables: Sequence[Table], form: str, width: int | None = None) -> str:
+    """Return the tables in one of FORMATS, one below the other.
+
+    width: of the terminal, in letters. A table that is wider is shown row by row. None: no limit.
+    """
     if not tables:
         return "nothing in the ledger yet"
-    parts = {"markdown": _markdown, "csv": _csv, "terminal": _terminal}
+    if form == "terminal":
+        return "\n\n".join(_terminal(table, width) for table in tables)
+    parts = {"markdown": _markdown, "latex": _latex, "csv": _csv}
     return "\n\n".join(parts[form](table) for table in tables)
 
 
@@ -78,9 +89,31 @@ def _markdown(table: Table) -> str:
     return "\n\n".join([f"**{table.caption}**", "\n".join(lines), *table.notes])
 
 
-def _terminal(table: Table) -> str:
+def _latex(table: Table) -> str:
+    rows = [[entry_text(entry) for entry in row] for row in table.rows]
+    numbers = [_kind([row[i] for row in table.rows]) is not str for i in range(len(table.heads))]
+    return latex_table(table.caption, table.heads, rows, table.notes, numbers)
+
+
+def _terminal(table: Table, width: int | None) -> str:
     rows = [list(table.heads), *([entry_text(entry) for entry in row] for row in table.rows)]
-    return "\n".join([table.caption, align(rows), *table.notes])
+    text = align(rows)
+    if width is None or max(map(len, text.splitlines())) <= width:
+        return "\n".join([table.caption, text, *table.notes])
+    blocks = [line for row in table.rows for line in _row_by_row(table.heads, row, width)]
+    around = [textwrap.fill(line, width) for line in (table.caption, *table.notes)]
+    return "\n".join([around[0], *blocks, *around[1:]])
+
+
+def _row_by_row(heads: Sequence[str], row: Sequence[Entry], width: int) -> list[str]:
+    """Return the words of a row on a line of their own, and its figures below, each behind its head."""
+    cells = [(head, text) for head, text in zip(heads, map(entry_text, row), strict=True) if text]
+    said = [entry for entry in row if isinstance(entry, str) and re.match(r"[^\d+-]", entry)]
+    figures = [f"{head} {text}" for head, text in cells if text not in said]
+    # A head and its figure stay on one line.
+    joined = "; ".join(figure.replace(" ", "\0") for figure in figures)
+    below = textwrap.wrap(joined, width, initial_indent="    ", subsequent_indent="    ")
+    return textwrap.wrap(" | ".join(said), width) + [line.replace("\0", " ") for line in below]
 
 
 def _csv(table: Table) -> str:

@@ -32,6 +32,7 @@ from pmal.benchmark.grid import Planned
 from pmal.benchmark.watching import Named
 from pmal.config import Resources
 from pmal.errors import DataError, Interrupted, PmalError
+from pmal.plugins import load_plugin, named_plugins
 
 if TYPE_CHECKING:
     from multiprocessing.sharedctypes import SynchronizedArray
@@ -102,7 +103,7 @@ def _run_processes(
                 position, training = ready
                 waiting.remove(position)
                 display.say(f"cell {position + 1} of {len(planned)}: {planned[position].cell.name}")
-                words = (planned[position], places, resources, position, beside)
+                words = (planned[position], places, resources, position, beside, named_plugins())
                 process = context.Process(target=_work, args=words)
                 with uninterrupted_starts():
                     process.start()
@@ -157,7 +158,12 @@ def _next_ready(
 
 
 def _work(
-    one: Planned, places: Places, resources: Resources, position: int, beside: "SynchronizedArray[Any]"
+    one: Planned,
+    places: Places,
+    resources: Resources,
+    position: int,
+    beside: "SynchronizedArray[Any]",
+    plugins: Sequence[str],
 ) -> None:
     """A cell in a process of its own."""
     # Ctrl-C in a terminal would come twice, from it and from the parent, and a second signal saves nothing.
@@ -166,6 +172,8 @@ def _work(
     try:
         raise_on_signals(GO_ON)
         stop_with_parent()
+        for module in plugins:
+            load_plugin(module)
         session = open_session(resources, Named(Lines(), f"cell {position + 1}"))
         run_cell(one, places, session, lambda: int(beside[position]))
     except (PmalError, Interrupted, OSError) as error:

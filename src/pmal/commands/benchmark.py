@@ -1,6 +1,7 @@
 """The command `pmal benchmark`, with `pmal benchmark table` and `pmal benchmark far`."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 RESULTS = Path("benchmarks") / "results"
 WORK = Path("runs") / "benchmark"
-FORMATS = ("markdown", "csv", "terminal")
 
 benchmark_app = typer.Typer()
 benchmark_app.command("far")(far)
@@ -153,16 +153,19 @@ def table(
     number: Annotated[
         int | None, typer.Option("--table", min=1, max=5, help="One of the paper's tables alone.")
     ] = None,
-    form: Annotated[str, typer.Option("--format", help=", ".join(FORMATS))] = "terminal",
+    form: Annotated[
+        str, typer.Option("--format", metavar="FORMAT", help="terminal, markdown, latex (booktabs) or csv.")
+    ] = "terminal",
     out: OutOption = RESULTS,
     as_json: JsonOption = False,
 ) -> None:
-    """Means and deviations over splits, from the ledger; with --paper the paper's figures and the difference.
+    """Print means and deviations over splits, from the ledger; with --paper also the paper's figures.
 
-    Without it: every method that was run, and paired differences against softmax.
+    Without it: every method that was run, and paired differences against softmax. A table that is wider than
+    the terminal is shown row by row.
     """
     from pmal.benchmark.ledger import Ledger
-    from pmal.benchmark.rendering import as_data, render
+    from pmal.benchmark.rendering import FORMATS, as_data, render
     from pmal.benchmark.tables.method_tables import ledger_tables, paper_tables
 
     if form not in FORMATS:
@@ -173,4 +176,5 @@ def table(
     for line in broken:
         print(f"warning: {line}", file=sys.stderr)
     chosen = [one for one in tables if number is None or one.number == number]
-    print(json.dumps(as_data(chosen)) if as_json else render(chosen, form))
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    print(json.dumps(as_data(chosen)) if as_json else render(chosen, form, width))

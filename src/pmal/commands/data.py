@@ -6,7 +6,13 @@ from typing import Annotated
 
 import typer
 
-from pmal.commands.options import AGAIN, DataRootOption, JsonOption, SourceArgument, start_session
+from pmal.commands.options import (
+    AGAIN,
+    DataRootOption,
+    JsonOption,
+    SourceArgument,
+    start_session,
+)
 from pmal.config import Resources
 from pmal.errors import DataError, UsageError
 
@@ -15,18 +21,25 @@ data_app = typer.Typer(help="Look at data sets, check them, convert them.", no_a
 
 @data_app.command("list")
 def data_list(data_root: DataRootOption = None, as_json: JsonOption = False) -> None:
-    """The data sets known by name, and where they are, or what is looked for under the data root."""
+    """List the data sets known by name, and where they are, or what is looked for under the data root."""
     from pmal.data.sources.readers import find_source, list_sources, missing_root
 
     if root := missing_root(data_root):
         typer.echo(f"warning: data root {root}: no such folder: correct --data-root or $PMAL_DATA", err=True)
     rows = [(info, find_source(info.name, data_root)) for info in list_sources()]
     if as_json:
-        print(json.dumps([{"name": info.name, "found": str(where or "") or None} for info, where in rows]))
+        found = [
+            {"name": info.name, "found": str(where or "") or None, "plugin": info.plugin or None}
+            for info, where in rows
+        ]
+        print(json.dumps(found))
         return
     from pmal.reporting.tables import align
 
-    places = [str(where) if where else f"not found: {', '.join(info.files)}" for info, where in rows]
+    places = [
+        f"plugin {info.plugin}" if info.plugin else str(where or f"not found: {', '.join(info.files)}")
+        for info, where in rows
+    ]
     print(
         align([[info.name, info.description, place] for (info, _), place in zip(rows, places, strict=True)])
     )

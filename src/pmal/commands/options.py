@@ -1,5 +1,8 @@
 """What the commands share: options by type, help texts from the settings, and how a command starts."""
 
+import functools
+import inspect
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +20,7 @@ from pmal.config import (
     field_help,
 )
 from pmal.errors import UsageError
+from pmal.plugins import load_plugin
 from pmal.run.stages import STAGE_NAMES
 
 if TYPE_CHECKING:
@@ -75,6 +79,51 @@ def general(
     ] = False,
 ) -> None:
     """What stands before the name of a command; its help is that of `pmal`."""
+
+
+def give_plugins(app: typer.Typer) -> None:
+    """Give every command of an app `--plugin MODULE`, imported before the command looks at anything."""
+    for command in app.registered_commands:
+        command.callback = _with_plugins(command.callback)
+    for group in app.registered_groups:
+        inner = group.typer_instance
+        if inner is not None:
+            give_plugins(inner)
+            if inner.registered_callback and inner.registered_callback.invoke_without_command:
+                inner.registered_callback.callback = _with_plugins(inner.registered_callback.callback)
+
+
+def _load_plugins(modules: list[str] | None) -> None:
+    for module in modules or ():
+        load_plugin(module)
+
+
+PluginOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--plugin",
+        metavar="MODULE",
+        is_eager=True,
+        callback=_load_plugins,
+        help="A module that registers methods, scores, encoders or sources. May be repeated.",
+    ),
+]
+
+
+def _with_plugins(command: Callable[..., Any] | None) -> Callable[..., Any]:
+    assert command is not None
+
+    @functools.wraps(command)
+    def run(*words: Any, plugin: list[str] | None = None, **options: Any) -> Any:
+        return command(*words, **options)
+
+    own = inspect.signature(command)
+    option = inspect.Parameter(
+        "plugin", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=PluginOption
+    )
+    run.__signature__ = own.replace(parameters=[*own.parameters.values(), option])  # type: ignore[attr-defined]
+    run.__annotations__ = {**command.__annotations__, "plugin": PluginOption}
+    return run
 
 
 def checked(settings: dict[str, Any], where: str = "") -> dict[str, Any]:

@@ -8,30 +8,37 @@ from typing import Any, TypeVar, cast
 from torch import nn
 
 from pmal.encoders.adapters import LIBRARIES, Encoder, Projected
-from pmal.encoders.pretrained.names import list_pretrained
+from pmal.encoders.pretrained.names import is_pretrained, list_pretrained
 from pmal.errors import UsageError, unknown_name
+from pmal.plugins import Registry
 
 SMALLEST_IMAGE = 8
 PROJECTIONS = ("none", "linear")
 
 Factory = TypeVar("Factory", bound=Callable[..., nn.Module])
 
-_FACTORIES: dict[str, Callable[..., nn.Module]] = {}
+ENCODERS: Registry[Callable[..., nn.Module]] = Registry("encoder")
 _ANY_INPUT: set[str] = set()
 
 
 def register_encoder(name: str, *, any_input: bool = False) -> Callable[[Factory], Factory]:
-    """Make `create_encoder(name, ...)` call the decorated factory.
+    """Return a decorator that makes a factory the encoder `name`: `create_encoder(name, ...)` calls it.
 
     The factory is called with `in_channels`, `image_size` (None: not known) and the caller's options. Its
-    other parameters are the options it has. any_input: it takes other inputs than gray and color images, and
-    checks them itself.
+    other parameters are the options that the encoder has. It returns a module with `num_features`.
+
+    Args:
+        name: What `--encoder` and saved models call it.
+        any_input: It takes other inputs than gray and color images, and checks them itself.
+
+    Raises:
+        UsageError: The name is taken, or is one of a pretrained network.
     """
 
     def register(factory: Factory) -> Factory:
-        if name in _FACTORIES:
-            raise UsageError(f"encoder '{name}' is registered already: choose another name")
-        _FACTORIES[name] = factory
+        if is_pretrained(name):
+            raise UsageError(f"encoder '{name}' is a pretrained network: choose another name")
+        ENCODERS.register(name, factory, getattr(factory, "__module__", None))
         if any_input:
             _ANY_INPUT.add(name)
         return factory
@@ -40,8 +47,11 @@ def register_encoder(name: str, *, any_input: bool = False) -> Callable[[Factory
 
 
 def list_encoders() -> list[str]:
-    """Names of the registered encoders, sorted. `timm/<model>` and `torchvision/<model>` work as well."""
-    return sorted(_FACTORIES)
+    """Return the names of the encoders, those of installed plugins in them, sorted.
+
+    `timm/<model>` and `torchvision/<model>` work as well.
+    """
+    return sorted(ENCODERS)
 
 
 def create_encoder(
@@ -52,7 +62,7 @@ def create_encoder(
     projection: str = "none",
     **options: Any,
 ) -> Encoder:
-    """A new, untrained encoder; its weights come from torch's global random generator.
+    """Return a new, untrained encoder; its weights come from torch's global random generator.
 
     `image_size` (edge in pixels) is a hint to encoders whose structure depends on it; the shipped ones accept
     every size from 8 px all the same. `projection="linear"` puts one linear layer on the pooled features:
@@ -93,8 +103,8 @@ def check_dropout(name: str, dropout: float) -> None:
 
 
 def _find_factory(name: str) -> Callable[..., nn.Module]:
-    if name in _FACTORIES:
-        return _FACTORIES[name]
+    if name in ENCODERS:
+        return ENCODERS[name]
     library, _, model = name.partition("/")
     if model and library in LIBRARIES:
         return functools.partial(LIBRARIES[library], model)

@@ -1,7 +1,7 @@
 """What stands on top of an encoder: from embeddings to logits, and whatever else a method learns there.
 
-Heads register themselves by name. `pmal.methods` imports those of the methods when the first of them is asked
-for, because a model on disk names its head, and the stages know nothing of the methods.
+A method other than pmal and softmax is a head under `@register_method("name")`: that of the methods that PMAL
+is compared with, and that of a plugin. A model on disk names its head, which is its method's name.
 """
 
 import inspect
@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 from pmal._runtime.seeds import seeded
 from pmal.config import RunConfig
 from pmal.errors import UsageError, unknown_name
-from pmal.methods import METHODS, register_heads
+from pmal.methods import METHODS, SCORE_NAMES, SCORES, Method
 
 if TYPE_CHECKING:
     from pmal.ensemble.classifier import Classifier
@@ -128,12 +128,36 @@ HeadType = TypeVar("HeadType", bound=type[Head])
 _HEADS: dict[str, Callable[..., Head]] = {LINEAR: LinearHead}
 
 
-def register_head(name: str) -> Callable[[HeadType], HeadType]:
-    """Make `create_head` build the decorated class for this name."""
+def register_method(
+    name: str, *, score: str = "", after: bool = False, again: bool = False, paper: str = ""
+) -> Callable[[HeadType], HeadType]:
+    """Return a decorator that makes a head the method `name`: in training, tables, saved models and export.
+
+    Args:
+        name: What `--method` and saved models call it.
+        score: What it rejects by. Default: the first of the head's `own_scores`, else `logit`.
+        after: The head replaces the linear layer of a trained plain classifier; else it is trained from the
+            beginning.
+        again: With `after`: the network is trained a second time, under this head.
+        paper: Who published it.
+
+    Raises:
+        UsageError: The name, or that of one of its scores, is taken.
+    """
 
     def register(head: HeadType) -> HeadType:
-        if name in _HEADS:
-            raise UsageError(f"head '{name}' is registered already: choose another name")
+        for own in head.own_scores:
+            if own in SCORE_NAMES or own in SCORES.loaded():
+                raise UsageError(f"method '{name}': score '{own}' exists already: choose another name for it")
+        found = Method(
+            score=score or next(iter(head.own_scores), "logit"),
+            head=LINEAR if after else name,
+            final=name if after else "",
+            second=after and again,
+            scores=tuple(head.own_scores),
+            paper=paper,
+        )
+        METHODS.register(name, found, head.__module__)
         _HEADS[name] = head
         return head
 
@@ -141,7 +165,7 @@ def register_head(name: str) -> Callable[[HeadType], HeadType]:
 
 
 def create_head(config: HeadConfig, shape: HeadShape) -> Head:
-    """A new, untrained head; its weights come from torch's global random generator."""
+    """Return a new, untrained head; its weights come from torch's global random generator."""
     valid = default_options(config.name)
     for option, value in config.options.items():
         if not valid:
@@ -154,10 +178,9 @@ def create_head(config: HeadConfig, shape: HeadShape) -> Head:
 
 def default_options(name: str) -> dict[str, Any]:
     """Every option of a head, and what it is where nobody says otherwise."""
-    if name not in _HEADS:
-        register_heads()
-    if name not in _HEADS:
-        raise unknown_name("head", name, _HEADS)
+    # To look a method up imports what registers its head.
+    if name not in _HEADS and (name not in METHODS or name not in _HEADS):
+        raise unknown_name("head", name, (LINEAR, *METHODS))
     parameters = inspect.signature(_HEADS[name]).parameters
     return {option: p.default for option, p in parameters.items() if option != "shape"}
 

@@ -121,10 +121,10 @@ def _default_score(model: OpenSetModel) -> str:
 
 
 def _method(model: OpenSetModel) -> str:
-    head = model.classifier.spec.head.name
+    head = model.classifier.spec.head.name  # that of a method is called as the method is
     if head == "linear":
         return "softmax" if model.reference is None else "pmal"
-    return next(name for name, method in METHODS.items() if head in (method.head, method.final))
+    return head
 
 
 def _has(settings: Mapping[str, Any], place: tuple[str, ...]) -> bool:

@@ -15,13 +15,15 @@ NARROW = 32
 """Up to so many coordinates, differences cost no more than a matrix product."""
 
 
-def distance_block(a_BR: Tensor, b_MR: Tensor) -> Tensor:
-    """Euclidean distances (B, M), from the differences themselves, so that close points keep their digits.
+def distance_block(points: Tensor, others: Tensor) -> Tensor:
+    """Return the Euclidean distances (B, M) of points (B, R) to others (M, R).
+
+    They come from the differences themselves, so that close points keep their digits.
 
     >>> distance_block(torch.tensor([[1e8, 0.0]]), torch.tensor([[1e8, 1.0], [1e8, 0.0]])).tolist()
     [[1.0, 0.0]]
     """
-    return torch.cdist(a_BR, b_MR, compute_mode="donot_use_mm_for_euclid_dist")
+    return torch.cdist(points, others, compute_mode="donot_use_mm_for_euclid_dist")
 
 
 def pair_sums(

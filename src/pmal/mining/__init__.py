@@ -6,7 +6,7 @@ from pmal.mining.diversity import diversity_gaps, filter_diverse
 from pmal.mining.files.file_miner import MinedFile, mine_file
 from pmal.mining.miner import check_settings, mine, mine_prototypes, mine_spaces
 from pmal.mining.prototypes import PrototypeSet
-from pmal.mining.quality import QualityOptions, count_pairs, robustness
+from pmal.mining.quality import QualityOptions, count_pairs
 from pmal.mining.sample_quality import SampleQuality
 
 __all__ = [
@@ -23,6 +23,5 @@ __all__ = [
     "mine_file",
     "mine_prototypes",
     "mine_spaces",
-    "robustness",
     "select_candidates",
 ]

@@ -44,8 +44,8 @@ class QualityOptions:
 Rule = Callable[[Sequence[Space], Tensor, QualityOptions], Tensor]
 
 
-def robustness(spaces: Sequence[Space], labels_N: Tensor, options: QualityOptions) -> Tensor:
-    """The paper's r: how alike the samples' distances to all others are in independently trained spaces."""
+def robustness(spaces: Sequence[Space], labels: Tensor, options: QualityOptions) -> Tensor:
+    """Return the paper's log r: how alike a sample's distances to all others are in independent spaces."""
     settings = options.settings
     return topology_robustness(
         [(space.z, space.weight) for space in spaces],

@@ -20,49 +20,63 @@ from pmal.geometry.logits import Array
 FARTHEST = 2.0
 
 Distance = Callable[[Tensor, Tensor, Tensor | None], Tensor]
-"""z_BD, prototypes_KTD and mask_KT in, distances_BK out."""
+"""Embeddings (B, D), prototypes (K, T, D) and mask (K, T) in, distances (B, K) out."""
 
 
-def point_to_set_distance(z_BD: Array, prototypes_KTD: Array, mask_KT: Array | None = None) -> Tensor:
-    """1 - cos(z, att): each class answers with the prototypes that the sample asks for, (B, K).
+def point_to_set_distance(z: Array, prototypes: Array, mask: Array | None = None) -> Tensor:
+    """Return the distance of each sample to each class's prototypes, 1 - cos(z, att).
 
-    att is the sum of a class's prototypes, weighted by softmax(z . p / sqrt(D)). The mask is False where a
-    class has fewer than T prototypes; what stands there does not count. Differentiable in both arguments.
+    Each class answers with the prototypes that the sample asks for: att is the sum of the class's prototypes,
+    weighted by softmax(z . p / sqrt(D)). Differentiable in both arguments.
 
-    >>> prototypes_KTD = torch.tensor([[[1.0, 0.0], [1.0, 1.0]], [[0.0, 2.0], [0.0, 0.0]]])
-    >>> mask_KT = torch.tensor([[True, True], [True, False]])
-    >>> point_to_set_distance(torch.tensor([[3.0, 0.0]]), prototypes_KTD, mask_KT).round(decimals=3)
+    Args:
+        z: Embeddings, (B, D).
+        prototypes: Those of each class, (K, T, D).
+        mask: False where a class has fewer than T prototypes; what stands there does not count, (K, T).
+
+    Returns:
+        Distances from 0 to 2, (B, K).
+
+    Raises:
+        UsageError: The shapes do not fit together, or the mask is not bool.
+
+    >>> prototypes = torch.tensor([[[1.0, 0.0], [1.0, 1.0]], [[0.0, 2.0], [0.0, 0.0]]])
+    >>> mask = torch.tensor([[True, True], [True, False]])
+    >>> point_to_set_distance(torch.tensor([[3.0, 0.0]]), prototypes, mask).round(decimals=3)
     tensor([[0.1060, 1.0000]])
     """
-    z, prototypes, mask = _prepare(z_BD, prototypes_KTD, mask_KT)
-    weights_BKT, z, prototypes = _attend(z, prototypes, mask)
-    attended_BKD = torch.einsum("bkt,ktd->bkd", weights_BKT, prototypes)
-    product_BK = torch.einsum("bd,bkd->bk", z, attended_BKD)
-    cosine_BK = (product_BK / _length(z)[:, None] / _length(attended_BKD)).clamp(-1, 1)
-    return (1 - cosine_BK).where(mask.any(dim=1), FARTHEST)
+    z_BD, p_KTD, mask_KT = _prepare(z, prototypes, mask)
+    weights_BKT, z_BD, p_KTD = _attend(z_BD, p_KTD, mask_KT)
+    attended_BKD = torch.einsum("bkt,ktd->bkd", weights_BKT, p_KTD)
+    product_BK = torch.einsum("bd,bkd->bk", z_BD, attended_BKD)
+    cosine_BK = (product_BK / _length(z_BD)[:, None] / _length(attended_BKD)).clamp(-1, 1)
+    return (1 - cosine_BK).where(mask_KT.any(dim=1), FARTHEST)
 
 
-def nearest_distance(z_BD: Array, prototypes_KTD: Array, mask_KT: Array | None = None) -> Tensor:
-    """1 - cos(z, p) of each class's nearest prototype alone, (B, K).
+def nearest_distance(z: Array, prototypes: Array, mask: Array | None = None) -> Tensor:
+    """Return the distance of each sample to each class's nearest prototype, 1 - cos(z, p), (B, K).
 
-    >>> prototypes_KTD = torch.tensor([[[0.0, 1.0], [5.0, 5.0]], [[0.0, 2.0], [-1.0, 0.0]]])
-    >>> nearest_distance(torch.tensor([[3.0, 0.0]]), prototypes_KTD).round(decimals=3)
+    Arguments and errors are those of `point_to_set_distance`.
+
+    >>> prototypes = torch.tensor([[[0.0, 1.0], [5.0, 5.0]], [[0.0, 2.0], [-1.0, 0.0]]])
+    >>> nearest_distance(torch.tensor([[3.0, 0.0]]), prototypes).round(decimals=3)
     tensor([[0.2930, 1.0000]])
     """
-    z, prototypes, mask = _prepare(z_BD, prototypes_KTD, mask_KT)
-    cosine_BKT = _products(_unit(z), _unit(prototypes)).clamp(-1, 1)
-    return 1 - cosine_BKT.masked_fill(~mask, 1 - FARTHEST).amax(dim=2)
+    z_BD, p_KTD, mask_KT = _prepare(z, prototypes, mask)
+    cosine_BKT = _products(_unit(z_BD), _unit(p_KTD)).clamp(-1, 1)
+    return 1 - cosine_BKT.masked_fill(~mask_KT, 1 - FARTHEST).amax(dim=2)
 
 
-def attention_weights(z_BD: Array, prototypes_KTD: Array, mask_KT: Array | None = None) -> Tensor:
-    """What share each prototype has in its class's answer to a sample, (B, K, T).
+def attention_weights(z: Array, prototypes: Array, mask: Array | None = None) -> Tensor:
+    """Return the share of each prototype in its class's answer to a sample, (B, K, T).
 
-    A class's shares sum to 1; masked prototypes have none.
+    The shares of a class sum to 1; masked prototypes have none. Arguments and errors are those of
+    `point_to_set_distance`.
 
     >>> attention_weights(torch.tensor([[2.0]]), torch.tensor([[[1.0], [1.0], [-9.0]]])).round(decimals=3)
     tensor([[[0.5000, 0.5000, 0.0000]]])
     """
-    return _attend(*_prepare(z_BD, prototypes_KTD, mask_KT))[0]
+    return _attend(*_prepare(z, prototypes, mask))[0]
 
 
 DISTANCES: dict[str, Distance] = {"point-to-set": point_to_set_distance, "nearest": nearest_distance}

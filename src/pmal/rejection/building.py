@@ -17,7 +17,7 @@ from pmal.ensemble.classifier import from_pixels
 from pmal.ensemble.embeddings import embed_images
 from pmal.ensemble.job import Job
 from pmal.errors import UsageError, unknown_name
-from pmal.methods import METHODS
+from pmal.methods import METHODS, SCORES
 from pmal.mining.prototypes import PrototypeSet
 from pmal.optimization.learned import Learned
 from pmal.optimization.learner import embed_prototypes
@@ -107,8 +107,12 @@ def default_score(config: RunConfig) -> str:
 
 
 def check_score(config: RunConfig) -> None:
-    """Fail before any training where the model would not have the score that it is to reject by."""
-    score, valid = default_score(config), [*LOGIT_SCORES, *METHODS[config.method].scores]
+    """Fail before any training where the model would not have the score that it is to reject by.
+
+    Scores of plugins are loaded here: evaluation, which needs them all, comes after hours of training.
+    """
+    plugins = dict(SCORES)
+    score, valid = default_score(config), [*LOGIT_SCORES, *METHODS[config.method].scores, *plugins]
     if score not in valid:
         raise unknown_name(f"score of method {config.method}", score, valid)
     if score == "combined" and not config.data.held_out:

@@ -20,6 +20,7 @@ from pmal.ensemble.classifier import Classifier, in_half_precision
 from pmal.ensemble.embeddings import batch_for, embed_images
 from pmal.ensemble.replay import Replayed
 from pmal.errors import DataError, UsageError, unknown_name
+from pmal.methods import SCORES
 from pmal.optimization.distances import attention_weights
 from pmal.rejection.calibration.held_out import Calibration
 from pmal.rejection.calibration.thresholds import conformal_p_values, decide, promise
@@ -114,9 +115,10 @@ class OpenSetModel:
 
     @property
     def score_names(self) -> tuple[str, ...]:
-        """The scores that this model can be asked for."""
+        """The scores that this model can be asked for; of those of plugins, the one that it rejects by."""
         names = [*LOGIT_SCORES, *self.classifier.head.own_scores]
         names += ("distance", "neighbors") if self.reference else ()
+        names += [self.rule.score] if self.rule.score in SCORES else []
         if self.added:
             names = [*ADDED_SCORES]
         scale = self.calibration.scale if self.calibration else None

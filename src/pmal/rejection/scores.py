@@ -19,7 +19,9 @@ from numpy.typing import NDArray
 
 from pmal.ensemble.heads import Head, scores_of
 from pmal.errors import DataError, PmalError, UsageError
+from pmal.methods import SCORES
 from pmal.optimization import DISTANCES
+from pmal.rejection.registered_scores import registered_score
 
 Floats = NDArray[np.float64]
 Surprise = TypeVar("Surprise", Floats, torch.Tensor)
@@ -288,10 +290,10 @@ def unknown_scores(
     names: Collection[str] | None = None,
     head: Head | None = None,
 ) -> dict[str, torch.Tensor]:
-    """The scores asked for (None: all there are), by name.
+    """Return the scores asked for, by name (None: all there are but those of plugins).
 
     Without a reference there are those of the logits; with it `distance` and `neighbors`; with a scale
-    `combined`; with a head its own.
+    `combined`; with a head its own; and those that plugins have registered.
     """
     there: dict[str, Callable[[], torch.Tensor]] = {
         name: functools.partial(score, logits_BK) for name, score in LOGIT_SCORES.items()
@@ -304,6 +306,8 @@ def unknown_scores(
         own = functools.cache(lambda: scores_of(head, z_BD, logits_BK))
         there |= {name: functools.partial(lambda name: own()[name], name) for name in head.own_scores}
     wanted = [*there, *(["combined"] if scale else [])] if names is None else list(names)
+    added = (name for name in wanted if name in SCORES)
+    there |= {name: functools.partial(registered_score, name, z_BD, logits_BK) for name in added}
     needed = {*wanted, *(scale.quantiles if scale and "combined" in wanted else ())}
     scores = {name: compute() for name, compute in there.items() if name in needed}
     if scale and "combined" in wanted:

@@ -18,6 +18,7 @@ from pmal.data.samples import evenly
 from pmal.ensemble.classifier import Classifier
 from pmal.ensemble.embeddings import embed_images
 from pmal.ensemble.heads import Head, LinearHead
+from pmal.methods import SCORES
 from pmal.rejection.model import OpenSetModel
 from pmal.rejection.post_hoc import (
     ClassGaussians,
@@ -29,6 +30,7 @@ from pmal.rejection.post_hoc import (
     react_score,
     vim_score,
 )
+from pmal.rejection.registered_scores import registered_score
 from pmal.rejection.scores import NEIGHBORS, Reference, neighbor_score
 
 BANK_LIMIT = 50_000
@@ -88,6 +90,7 @@ def all_scores(
     """Return the scores that a model decides by, then those that only tables have."""
     own = model.scores(z_BD, logits_BK, far_B)
     others = training.scores(z_BD, logits_BK) if training else {}
+    others |= {name: registered_score(name, z_BD.cpu(), logits_BK.cpu()) for name in SCORES}
     return own | {name: score_B for name, score_B in others.items() if name not in own}
 
 

@@ -11,6 +11,7 @@ from pmal._runtime.files import append_line, make_folder, read_json, sha256, wri
 from pmal._runtime.processes.ranks import ALONE, Ranks
 from pmal.config import RunConfig, build, parse_toml, to_settings, to_toml
 from pmal.errors import DataError, UsageError
+from pmal.methods import METHODS
 from pmal.run.stages import discard, stage_named
 
 CONFIG = "config.toml"
@@ -110,9 +111,13 @@ def read_config(path: Path) -> RunConfig:
         fix = "name the folder that `pmal fit` left"
         raise DataError(f"{path}: not a run folder (no readable {CONFIG} in it): {fix}") from None
     try:
-        return build(RunConfig, parse_toml(text, CONFIG))
+        config = build(RunConfig, parse_toml(text, CONFIG))
     except UsageError as error:  # nobody typed it: the file is damaged, or of another version
         raise DataError(f"{path}: {error}: restore its {CONFIG}, or fit a new run") from None
+    if config.method not in METHODS:
+        fix = "install the plugin that it comes from, or name it with --plugin"
+        raise DataError(f"{path}: its method '{config.method}' is unknown here: {fix}")
+    return config
 
 
 def _check_settings(path: Path, config: RunConfig, may_change: Collection[str]) -> None:

@@ -1,7 +1,7 @@
 """From what a user types to a `Source`: the name of a known set, or a path.
 
 A named set is looked for under the data root, first in its official files, then as Parquet shards. A known
-name always means that set; a folder of the same name is written `./mnist`.
+name, also that of a plugin, always means that set; a folder of the same name is written `./mnist`.
 """
 
 import dataclasses
@@ -20,9 +20,13 @@ from pmal.data.sources.parquet import open_parquet
 from pmal.data.sources.published._named import NAMED, NamedSet
 from pmal.data.sources.published.cifar import read_cifar100_test
 from pmal.errors import DataError, MissingFileError, UsageError, did_you_mean
+from pmal.plugins import Registry
 
 DATA_ROOT_VARIABLE = "PMAL_DATA"
 SAMPLE = "sample"
+Opener = Callable[[Path | None], Source]
+SOURCES: Registry[Opener] = Registry("source")
+"""Named sets of plugins."""
 _OPENERS = {".parquet": open_parquet, ".npz": open_npz, ".safetensors": open_embeddings}
 
 
@@ -34,27 +38,55 @@ class SourceInfo:
     description: str
     files: tuple[str, ...]
     """What it is recognized by, below the data root; other customary folders are looked at as well."""
+    plugin: str = ""
+    """The module that registered it; it finds its files by itself."""
+
+
+def register_source(name: str) -> Callable[[Opener], Opener]:
+    """Return a decorator that makes a function the data set `name`, for every SOURCE.
+
+    The function gets the data root (None where nobody named one) and returns a `Source`.
+
+    Raises:
+        UsageError: The name is taken, or looks like a path.
+    """
+
+    def register(opener: Opener) -> Opener:
+        if name == SAMPLE or name in NAMED or Path(name).suffix in _OPENERS:
+            raise UsageError(f"source '{name}' means something already: choose another name")
+        SOURCES.register(name, opener, getattr(opener, "__module__", None))
+        return opener
+
+    return register
 
 
 def list_sources() -> list[SourceInfo]:
-    """Every named set, with what it is looked for as.
+    """Return every named set, with what it is looked for as.
 
     >>> [info.name for info in list_sources()][:3]
     ['sample', 'mnist', 'fashion-mnist']
     """
     sample = SourceInfo(SAMPLE, "600 MNIST images of each digit, embedded", ())
-    return [sample, *(SourceInfo(name, known.description, _tells(known)) for name, known in NAMED.items())]
+    ours = (SourceInfo(name, known.description, _tells(known)) for name, known in NAMED.items())
+    return [sample, *ours, *(_about_plugin(name, opener) for name, opener in SOURCES.items())]
+
+
+def _about_plugin(name: str, opener: Opener) -> SourceInfo:
+    about = (opener.__doc__ or "").strip().partition("\n")[0]
+    return SourceInfo(name, about, (), SOURCES.origin(name) or "")
 
 
 def is_named(source: str) -> bool:
-    """Whether this is the name of a set rather than a path."""
-    return source == SAMPLE or source in NAMED
+    """Return whether this is the name of a set rather than a path."""
+    return source == SAMPLE or source in NAMED or source in SOURCES
 
 
 def find_source(name: str, data_root: str | Path | None) -> Path | None:
-    """Where a named set lies, or None. Nothing is read."""
+    """Return where a named set lies; None where it is not found, or is one of a plugin. Nothing is read."""
     if name == SAMPLE:
         return _sample_path()
+    if name not in NAMED:
+        return None
     root = _root(data_root)
     found = _locate(name, root)
     if found is None or (NAMED[name].cifar100_unknown and _locate("cifar100", root) is None):
@@ -74,12 +106,14 @@ def open_source(source: str, data_root: str | Path | None) -> Source:
         return dataclasses.replace(open_parquet(_sample_path()), name=SAMPLE, digits=True)
     if source in NAMED:
         return _open_named(source, _root(data_root))
+    if source in SOURCES:
+        return dataclasses.replace(SOURCES[source](_root(data_root)), name=source)
     path = Path(os.path.expanduser(source))
     if source and os.path.exists(path):
         return _open_path(path)
     if any(mark in source for mark in "/\\") or source.startswith(("~", ".")) or path.suffix in _OPENERS:
         raise MissingFileError(f"no such file or folder: {source}")
-    names = (SAMPLE, *NAMED)
+    names = (SAMPLE, *NAMED, *SOURCES)
     # Most words are meant as folders: only a name that is near is worth suggesting.
     hint = did_you_mean(source, names, cutoff=0.6)
     raise UsageError(
@@ -125,7 +159,7 @@ def _open_path(path: Path) -> Source:
     else:
         raise DataError(f"{path}: neither a folder nor a .parquet, .npz or .safetensors file")
     # The name decides which published splits apply: one's own `mnist.npz` is not MNIST.
-    own = source.name not in (SAMPLE, *NAMED)
+    own = not is_named(source.name)
     return source if own else dataclasses.replace(source, name=f"{path.parent}{os.sep}{path.name}")
 
 

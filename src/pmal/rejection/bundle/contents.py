@@ -14,6 +14,7 @@ from torch import Tensor
 from pmal._runtime.seeds import seeded
 from pmal.ensemble.classifier import Classifier
 from pmal.errors import DataError, UsageError, first_line
+from pmal.methods import SCORES
 from pmal.rejection.bundle.layout import CALIBRATION, LAYERS, RECORD, REFERENCE, WEIGHTS
 from pmal.rejection.bundle.record import Record, thresholds_in_effect
 from pmal.rejection.calibration.held_out import Calibration
@@ -50,7 +51,9 @@ def collect(model: OpenSetModel) -> dict[str, dict[str, Tensor]]:
         raise UsageError("a gallery or pictures without a reference: pass the prototypes' embeddings, too")
     if model.calibration is not None:
         held = model.calibration
-        scores = {f"{_SCORE}{name}": values for name, values in held.scores.items()}
+        # Without those of plugins that it does not reject by: it should not need these plugins.
+        own = {name: t for name, t in held.scores.items() if name == model.rule.score or name not in SCORES}
+        scores = {f"{_SCORE}{name}": values for name, values in own.items()}
         kept = {name: t for name, t in (("z", held.z), ("labels", held.labels)) if t is not None}
         files[CALIBRATION] = {"predictions": held.predictions, **scores, **kept}
     if model.typicality is not None:
@@ -139,7 +142,7 @@ def _pictures(record: Record, tensors: Mapping[str, Tensor], mask_KT: Tensor, pa
 def _calibration(
     record: Record, held_out: int, tensors: Mapping[str, Tensor], own: tuple[str, ...], path: Path
 ) -> Calibration:
-    valid = [*LOGIT_SCORES, *own, *(("distance", "neighbors") if record.distance else ())]
+    valid = [*LOGIT_SCORES, *SCORES, *own, *(("distance", "neighbors") if record.distance else ())]
     valid += ["combined"] if record.scale else []
     valid += [] if record.layers is None else [TYPICALITY]
     needed = {

@@ -11,23 +11,26 @@ from typing import Any, TypeVar
 import torch
 
 from pmal._runtime.manifest import describe_environment
+from pmal._runtime.text import printable
 from pmal.config import build, to_settings
+from pmal.encoders.registry import ENCODERS
 from pmal.ensemble.classifier import Classifier, ClassifierSpec
 from pmal.errors import DataError, PmalError, UsageError
-from pmal.methods import METHODS
+from pmal.methods import METHODS, SCORES
 from pmal.optimization import DISTANCES
+from pmal.plugins import Registry, check_known
 from pmal.rejection.bundle.layout import FORMAT
 from pmal.rejection.calibration.held_out import Calibration
 from pmal.rejection.model import OpenSetModel, Prototype, Rule
 from pmal.rejection.scores import LOGIT_SCORES, ScoreScale
 
 VERSION = 1
-SCORES = (*LOGIT_SCORES, *dict.fromkeys(name for method in METHODS.values() for name in method.scores))
 
 _KINDS = {str: "text", int: "a whole number", bool: "true or false", dict: "an object", list: "a list"}
 _INFINITE = {"inf": math.inf, "-inf": -math.inf}
 _WRITER = ("pmal", "revision", "python", "libraries")
 _HEAD = ("format", "version", "written_by", "fingerprint")
+_REGISTRIES: tuple[Registry[Any], ...] = (ENCODERS, METHODS, SCORES)
 _BODY = ("network", "channels_last", "normalization", "rule", "distance", "classes", "calibration", "layers")
 
 Kind = TypeVar("Kind")
@@ -75,7 +78,21 @@ def describe(model: OpenSetModel, fingerprint: str) -> dict[str, Any]:
         "classes": _describe_classes(model),
         "calibration": _describe_calibration(model.calibration) if model.calibration else None,
         "layers": list(model.typicality.names) if model.typicality else None,
+        **_describe_plugins(model),
     }
+
+
+def _describe_plugins(model: OpenSetModel) -> dict[str, Any]:
+    """Which names of this model are those of plugins, and the modules that registered them."""
+    spec = model.classifier.spec
+    used = zip(_REGISTRIES, (spec.encoder.name, spec.head.name, model.rule.score), strict=True)
+    plugins = [
+        {"kind": registry.kind, "name": name, "module": module}
+        for registry, name in used
+        if (module := registry.origin(name))
+    ]
+    # Without a field for what is not there, as version 0.1 wrote it.
+    return {"plugins": plugins} if plugins else {}
 
 
 def thresholds_in_effect(model: OpenSetModel) -> tuple[float | None, ...]:
@@ -100,17 +117,20 @@ def check_format(content: dict[str, Any]) -> None:
 def read_record(content: dict[str, Any]) -> Record:
     """What `describe` gave; a field that is missing, foreign or of another type is named."""
     check_format(content)
-    section = _section(content, "model", (*_HEAD, *_BODY))
+    optional = ("plugins",) if "plugins" in content else ()
+    section = _section(content, "model", (*_HEAD, *_BODY, *optional))
     _read_head(section)
+    _check_plugins(section)
     normalization = _section(section["normalization"], "normalization", ("mean", "std"))
     classes = [_read_class(entry, f"classes[{k}]") for k, entry in enumerate(_list(section, "classes"))]
     held_out, scale = _read_calibration(section["calibration"])
+    spec = _read_network(section["network"])
     record = Record(
-        spec=_read_network(section["network"]),
+        spec=spec,
         channels_last=_typed(section["channels_last"], bool, "channels_last"),
         mean=_numbers(normalization, "mean"),
         std=_numbers(normalization, "std"),
-        rule=_read_rule(section["rule"]),
+        rule=_read_rule(section["rule"], spec),
         distance=_read_distance(section["distance"]),
         class_names=tuple(name for name, _, _ in classes),
         thresholds=tuple(threshold for _, threshold, _ in classes),
@@ -186,6 +206,18 @@ def _read_head(content: dict[str, Any]) -> None:
     _typed(content["fingerprint"], str, "fingerprint")
 
 
+def _check_plugins(content: dict[str, Any]) -> None:
+    """Name the plugins that are missing. None is imported for being named here."""
+    kinds, used = {registry.kind: registry for registry in _REGISTRIES}, []
+    for i, entry in enumerate(_list(content, "plugins") if "plugins" in content else ()):
+        found = _section(entry, f"plugins[{i}]", ("kind", "name", "module"))
+        kind, name, module = (_typed(found[key], str, f"plugins[{i}].{key}") for key in found)
+        if kind not in kinds:
+            raise DataError(f"plugins[{i}].kind is {_short(kind)}: valid are {', '.join(kinds)}")
+        used.append((kinds[kind], printable(name[:80]), printable(module[:80])))
+    check_known(used)
+
+
 def _read_network(settings: Any) -> ClassifierSpec:
     try:
         spec = build(ClassifierSpec, _typed(settings, dict, "network"), "network.")
@@ -196,11 +228,13 @@ def _read_network(settings: Any) -> ClassifierSpec:
     return spec
 
 
-def _read_rule(value: Any) -> Rule:
+def _read_rule(value: Any, spec: ClassifierSpec) -> Rule:
     found = _section(value, "rule", ("score", "accept", "per_class", "threshold"))
     score, accept = _typed(found["score"], str, "rule.score"), _number(found["accept"], "rule.accept")
-    if score not in SCORES:
-        raise DataError(f"rule.score is {_short(score)}: valid are {', '.join(SCORES)}")
+    methods = [METHODS[name] for name in ("pmal", spec.head.name) if name in METHODS]
+    valid = [*LOGIT_SCORES, *(name for method in methods for name in method.scores)]
+    if score not in valid and score not in SCORES:
+        raise DataError(f"rule.score is {_short(score)}: valid are {', '.join([*valid, *SCORES])}")
     if not 0 < accept < 1:
         raise DataError(f"rule.accept is {accept}: valid are shares above 0 and below 1")
     per_class = _typed(found["per_class"], bool, "rule.per_class")

@@ -13,9 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from pmal.ensemble.heads import scores_of
+from pmal.methods import SCORES
 from pmal.optimization import DISTANCES
 from pmal.optimization.distances import attention_weights
 from pmal.rejection.model import OpenSetModel
+from pmal.rejection.registered_scores import registered_score
 from pmal.rejection.scores import (
     LOGIT_SCORES,
     NEIGHBORS,
@@ -150,6 +152,8 @@ class DecisionGraph(nn.Module):
             return LOGIT_SCORES[name](logits_BK)
         if name in self.network.head.own_scores:
             return scores_of(self.network.head, z_BD, logits_BK)[name]
+        if name in SCORES:
+            return registered_score(name, z_BD, logits_BK)
         if name == "combined" and self.scale is not None:
             found = {
                 which: part(self._score(which, z_BD, logits_BK, *distances_BK))
