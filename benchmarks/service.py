@@ -48,10 +48,14 @@ def sample_files() -> list[bytes]:
 
 
 @contextmanager
-def server(run: Path, *options: str) -> Iterator[tuple[int, int]]:
-    """Process number and port of a service, which must end with exit code 0."""
+def server(run: Path, *options: str, code: Path | None = None) -> Iterator[tuple[int, int]]:
+    """Process number and port of a service, which must end with exit code 0.
+
+    code: the `src` folder of another version of the program.
+    """
     command = [sys.executable, "-m", "pmal", "serve", str(run), "--port", "0", "--json", *options]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    variables = os.environ | ({"PYTHONPATH": str(code)} if code else {})
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=variables)
     try:
         assert process.stdout is not None
         url = json.loads(process.stdout.readline())["url"]
@@ -111,9 +115,11 @@ async def measure_load(run: Path, files: list[bytes], clients: int, seconds: flo
     }
 
 
-async def measure_rate(run: Path, files: list[bytes], seconds: float, *options: str) -> dict[str, Any]:
+async def measure_rate(
+    run: Path, files: list[bytes], seconds: float, *options: str, code: Path | None = None
+) -> dict[str, Any]:
     """Good requests of one image. Per second of the server's processor time, other load hardly counts."""
-    with server(run, *options) as (process, port):
+    with server(run, *options, code=code) as (process, port):
         expected = await single_answers(port, files)
 
         def make(choose: random.Random) -> Ask:
