@@ -41,7 +41,17 @@ def reply_of(client):
 def process(tmp_path, *options):
     """The port of a service that may open few files, and what it wrote to standard error afterwards."""
     save_model(tmp_path / "model", make_model())
-    command = [sys.executable, "-m", "pmal", "serve", str(tmp_path / "model"), "--port", "0", "--json", *options]
+    command = [
+        sys.executable,
+        "-m",
+        "pmal",
+        "serve",
+        str(tmp_path / "model"),
+        "--port",
+        "0",
+        "--json",
+        *options,
+    ]
     few = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, FILES))  # noqa: E731
     with (
         (tmp_path / "log").open("w") as log,

@@ -212,4 +212,3 @@ def _same_rows(first: Sequence[Tensor], rolled: Sequence[Tensor], shift: int) ->
 def _same(a: Tensor, b: Tensor) -> bool:
     """To the bit; without held-out images p-values are NaN, which no number is the same as."""
     return bool(((a == b) | (a.isnan() & b.isnan())).all())
-

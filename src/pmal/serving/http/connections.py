@@ -91,7 +91,9 @@ class Connections:
 class Connection(HttpToolsProtocol):
     """uvicorn's protocol, with the limits that it lacks."""
 
-    def __init__(self, *words: Any, open_lines: Connections, report: Callable[[int, str], None], **named: Any):
+    def __init__(
+        self, *words: Any, open_lines: Connections, report: Callable[[int, str], None], **named: Any
+    ):
         super().__init__(*words, **named)
         self._open_lines, self._report = open_lines, report
         self._deadline: asyncio.TimerHandle | None = None

@@ -44,9 +44,7 @@ class Answer(Form):
     probability: Annotated[Number | None, Field(description="Of the nearest class; none of an added one.")]
     typicality: Annotated[Number | None, Field(description="Larger is less like any training image.")]
     typicality_threshold: Number | None
-    p_value: Annotated[
-        float | None, Field(description="How often a known image looks at least as unknown.")
-    ]
+    p_value: Annotated[float | None, Field(description="How often a known image looks at least as unknown.")]
     because: Annotated[str | None, Field(description="Why it is unknown.")]
     prototypes: list[Prototype]
 

@@ -95,7 +95,9 @@ def check_certificate(cert: Path | None, key: Path | None) -> dict[str, Any]:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password="")
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         reason = getattr(error, "strerror", None) or getattr(error, "reason", None) or error
-        raise UsageError(f"{cert} with {key}: no certificate and key ({reason}): pass two PEM files") from None
+        raise UsageError(
+            f"{cert} with {key}: no certificate and key ({reason}): pass two PEM files"
+        ) from None
     return {"ssl_certfile": str(cert), "ssl_keyfile": str(key)}
 
 

@@ -39,7 +39,9 @@ def read_keys(file: Path) -> frozenset[bytes]:
     try:
         lines = [line.strip() for line in file.read_text().splitlines()]
     except (OSError, UnicodeError) as error:
-        raise DataError(f"{file}: cannot be read ({getattr(error, 'strerror', None) or 'not text'})") from None
+        raise DataError(
+            f"{file}: cannot be read ({getattr(error, 'strerror', None) or 'not text'})"
+        ) from None
     keys = [line for line in lines if line and not line.startswith("#")]
     if not keys:
         raise DataError(f"{file}: no key in it: write one on each line")

@@ -16,6 +16,7 @@ from pmal.serving.http.requests.refusals import Refused
 from pmal.serving.http.requests.row_requests import FORM as ROWS_FORM
 from pmal.serving.http.requests.row_requests import pack_rows
 
+
 @dataclass(frozen=True)
 class Limits:
     """What one client may ask for, and all together."""
@@ -97,7 +98,9 @@ class Guest:
         most = max(limits.held_bytes, limits.body_bytes)
         if house.places + places > limits.queue or house.held + held > most:
             raise Refused(503, "busy: try again in a second", retry_after=1, unread=unread)
-        if share.places + places > limits.client_queue or share.held + held > max(most // 2, limits.body_bytes):
+        if share.places + places > limits.client_queue or share.held + held > max(
+            most // 2, limits.body_bytes
+        ):
             reason = "busy with other requests of yours: try again in a second"
             raise Refused(503, reason, retry_after=1, unread=unread)
         for one in (self, house, share):
@@ -166,16 +169,17 @@ async def _read_form(request: Request, guest: Guest) -> list[Upload]:
     most = guest.house.limits.images
     parser = _Form(request.headers, _chunks(request, guest), max_files=most, max_fields=0)
     try:
-        form = await parser.parse()
+        parts = (part for _, part in (await parser.parse()).multi_items())
+        files = [part for part in parts if isinstance(part, UploadFile)]
+        uploads = [Upload(one.filename or f"image {i + 1}", one.file.read()) for i, one in enumerate(files)]
     except MultiPartException as error:
         if "Too many files" in error.message:
             raise Refused(413, f"more than {most} images in one request", unread=True) from None
         if "Too many fields" in error.message:
             raise Refused(422, "a part without a filename: send each image as a file", unread=True) from None
         raise Refused(422, f"the body is not well-formed {FORM}: {error.message}", unread=True) from None
-    files = [part for _, part in form.multi_items() if isinstance(part, UploadFile)]
-    uploads = [Upload(part.filename or f"image {i + 1}", part.file.read()) for i, part in enumerate(files)]
-    await form.close()
+    finally:
+        parser.close()
     if not parser.ended:
         raise Refused(422, f"the body is not well-formed {FORM}: its last boundary is missing")
     if not uploads:
@@ -191,3 +195,8 @@ class _Form(MultiPartParser):
 
     def on_end(self) -> None:
         self.ended = True
+
+    def close(self) -> None:
+        """Give back the memory of all parts, of those that did not end as well."""
+        for file in self._files_to_close_on_error:
+            file.close()
