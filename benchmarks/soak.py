@@ -43,7 +43,8 @@ class Soaked:
         shutil.copytree(run / "model", self.model)
         self.events: Counter[str] = Counter()
         self.memory: list[list[float]] = []
-        self.port, self.process = 0, self.start()
+        self.port = 0
+        self.process = self.start()
 
     def start(self) -> subprocess.Popen[str]:
         words = ("serve", str(self.model), "--port", str(self.port), "--json", "--client-queue", "512")
