@@ -68,9 +68,9 @@ def serve(
     half: HalfOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Answer over HTTP, with a page to try the model on. SIGHUP reads model and keys again, SIGTERM ends in order.
+    """Answer over HTTP, with a page to try the model on. SIGHUP reads model and keys again.
 
-    Images are never stored.
+    SIGTERM ends it in order. Images are never stored.
     """
     _check_installed()
     session = start_session(Resources(device=device), True, "the service has not started")

@@ -293,12 +293,12 @@ class Reference:
     def neighbor_score(self, z_BD: torch.Tensor) -> torch.Tensor:
         """Return the score `neighbors` of embeddings, (B,)."""
         k = min(NEIGHBORS, len(self.training_ND))
-        if self._unit_ND is None:
+        if self._unit_bank is None:
             return neighbor_score(z_BD, self.training_ND, k)
-        return _neighbor_score(z_BD, self._unit_ND.to(z_BD.device), k, ready=True)
+        return _neighbor_score(z_BD, self._unit_bank.to(z_BD.device), k, ready=True)
 
     @functools.cached_property
-    def _unit_ND(self) -> torch.Tensor | None:
+    def _unit_bank(self) -> torch.Tensor | None:
         """Training embeddings of length 1, where they are few: a single image is else mostly their work."""
         if self.training_ND.numel() > _KEPT_NUMBERS:
             return None

@@ -1,4 +1,4 @@
-"""Connections: how many there may be, how long a client may be waited for, and the answer to malformed HTTP."""
+"""Connections: how many there may be, how long a client is waited for, what malformed HTTP is answered."""
 
 import asyncio
 import json

@@ -31,7 +31,7 @@ DECODERS = 8
 LARGE_PIXELS = 8_000_000
 """Images of more are decoded one at a time: a pixel takes up to 24 bytes meanwhile."""
 SMALL_BYTES, SMALL_PIXELS = 16 << 10, 128 * 128
-"""Images of no more are decoded where they arrive: to pass them to a thread takes longer than to decode them."""
+"""Images of no more are decoded where they arrive: to pass them to a thread would take longer."""
 MOST_PATH = 200
 PREDICT = "/v1/predict"
 

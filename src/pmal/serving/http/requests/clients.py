@@ -68,7 +68,7 @@ def has_key(header: str, keys: Collection[bytes]) -> bool:
     elif scheme.lower() != "bearer":
         return False
     found = _digest(given.strip())
-    return any([hmac.compare_digest(found, key) for key in keys])
+    return sum(hmac.compare_digest(found, key) for key in keys) > 0
 
 
 class Rates:
