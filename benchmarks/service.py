@@ -3,6 +3,7 @@
     --clients 200 --seconds 60   good and bad requests mixed: every good answer against a single request's
     --rate-seconds 10            then good requests alone, with micro-batches and one image at a time
     --note TEXT                  what else the machine was doing
+    --against SRC                alone: good requests in turns with another version, whose `src` folder this is
 
 Server and clients share the machine. Writes benchmarks/results/service/NAME.json. Fails where an answer was
 wrong, a status was not the right one, or memory grew.
@@ -156,6 +157,19 @@ def _latency(tally: Tally) -> dict[str, float]:
     return {"median_ms": 1e3 * statistics.median(seconds), "p99_ms": 1e3 * quantile(seconds, 0.99)}
 
 
+def compare(run: Path, files: list[bytes], seconds: float, other: Path, turns: int = 3) -> dict[str, Any]:
+    """Good requests to this version and to another, in turns, so that both meet the same other load."""
+    found: dict[str, list[dict[str, Any]]] = {"other": [], "this": []}
+    for _ in range(turns):
+        for name, code in (("other", other), ("this", None)):
+            found[name].append(asyncio.run(measure_rate(run, files, seconds, code=code)))
+    ratios = {}
+    for figure in ("requests_per_s", "requests_per_processor_s", "median_ms", "p99_ms"):
+        this, before = (statistics.median(turn[figure] for turn in found[name]) for name in ("this", "other"))
+        ratios[figure] = {"other": before, "this": this, "ratio": this / before}
+    return {"medians": ratios, "turns": found}
+
+
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -166,11 +180,19 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--rate-seconds", type=float, default=10)
     parser.add_argument("--note", default="")
+    parser.add_argument("--against", type=Path)
     return parser.parse_args()
 
 
 def main() -> None:
     args, files = parse_arguments(), sample_files()
+    if args.against:
+        found = compare(args.run, files, args.rate_seconds, args.against)
+        print(json.dumps(found["medians"], indent=2))
+        about = {"command": "python -m benchmarks.service RUN --against SRC", "note": args.note}
+        manifest = {"manifest": describe_environment(torch.device("cpu"))}
+        write_json(make_folder(RESULTS) / f"{args.name}.json", about | found | manifest)
+        return
     load = asyncio.run(measure_load(args.run, files, args.clients, args.seconds))
     print(json.dumps({name: value for name, value in load.items() if name != "memory_mb"}, indent=2))
     rates = {

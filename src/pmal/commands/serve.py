@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import signal
 from pathlib import Path
 from typing import Annotated
 
@@ -114,6 +115,7 @@ def serve(
         rate,
     )
     with bind(host, port) as listener:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until it means to reload, it would end the process
         service = Service(
             load,
             limits,
