@@ -3,7 +3,7 @@
     --clients 200 --seconds 60   good and bad requests mixed: every good answer against a single request's
     --rate-seconds 10            then good requests alone, with micro-batches and one image at a time
     --note TEXT                  what else the machine was doing
-    --against SRC                alone: good requests in turns with another version, whose `src` folder this is
+    --against SRC                alone: in turns with another version, whose `src` folder this is
 
 Server and clients share the machine. Writes benchmarks/results/service/NAME.json. Fails where an answer was
 wrong, a status was not the right one, or memory grew.
