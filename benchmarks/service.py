@@ -157,7 +157,7 @@ def _latency(tally: Tally) -> dict[str, float]:
     return {"median_ms": 1e3 * statistics.median(seconds), "p99_ms": 1e3 * quantile(seconds, 0.99)}
 
 
-def compare(run: Path, files: list[bytes], seconds: float, other: Path, turns: int = 3) -> dict[str, Any]:
+def compare(run: Path, files: list[bytes], seconds: float, other: Path, turns: int = 2) -> dict[str, Any]:
     """Good requests to this version and to another, in turns, so that both meet the same other load."""
     found: dict[str, list[dict[str, Any]]] = {"other": [], "this": []}
     for _ in range(turns):
