@@ -3,6 +3,7 @@
     --clients 200 --seconds 60   good and bad requests mixed: every good answer against a single request's
     --rate-seconds 10            then good requests alone, with micro-batches and one image at a time
     --note TEXT                  what else the machine was doing
+    --against SRC                alone: in turns with another version, whose `src` folder this is
 
 Server and clients share the machine. Writes benchmarks/results/service/NAME.json. Fails where an answer was
 wrong, a status was not the right one, or memory grew.
@@ -48,10 +49,14 @@ def sample_files() -> list[bytes]:
 
 
 @contextmanager
-def server(run: Path, *options: str) -> Iterator[tuple[int, int]]:
-    """Process number and port of a service, which must end with exit code 0."""
+def server(run: Path, *options: str, code: Path | None = None) -> Iterator[tuple[int, int]]:
+    """Process number and port of a service, which must end with exit code 0.
+
+    code: the `src` folder of another version of the program.
+    """
     command = [sys.executable, "-m", "pmal", "serve", str(run), "--port", "0", "--json", *options]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    variables = os.environ | ({"PYTHONPATH": str(code)} if code else {})
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=variables)
     try:
         assert process.stdout is not None
         url = json.loads(process.stdout.readline())["url"]
@@ -111,9 +116,11 @@ async def measure_load(run: Path, files: list[bytes], clients: int, seconds: flo
     }
 
 
-async def measure_rate(run: Path, files: list[bytes], seconds: float, *options: str) -> dict[str, Any]:
+async def measure_rate(
+    run: Path, files: list[bytes], seconds: float, *options: str, code: Path | None = None
+) -> dict[str, Any]:
     """Good requests of one image. Per second of the server's processor time, other load hardly counts."""
-    with server(run, *options) as (process, port):
+    with server(run, *options, code=code) as (process, port):
         expected = await single_answers(port, files)
 
         def make(choose: random.Random) -> Ask:
@@ -150,6 +157,19 @@ def _latency(tally: Tally) -> dict[str, float]:
     return {"median_ms": 1e3 * statistics.median(seconds), "p99_ms": 1e3 * quantile(seconds, 0.99)}
 
 
+def compare(run: Path, files: list[bytes], seconds: float, other: Path, turns: int = 2) -> dict[str, Any]:
+    """Good requests to this version and to another, in turns, so that both meet the same other load."""
+    found: dict[str, list[dict[str, Any]]] = {"other": [], "this": []}
+    for _ in range(turns):
+        for name, code in (("other", other), ("this", None)):
+            found[name].append(asyncio.run(measure_rate(run, files, seconds, code=code)))
+    ratios = {}
+    for figure in ("requests_per_s", "requests_per_processor_s", "median_ms", "p99_ms"):
+        this, before = (statistics.median(turn[figure] for turn in found[name]) for name in ("this", "other"))
+        ratios[figure] = {"other": before, "this": this, "ratio": this / before}
+    return {"medians": ratios, "turns": found}
+
+
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -160,11 +180,19 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--rate-seconds", type=float, default=10)
     parser.add_argument("--note", default="")
+    parser.add_argument("--against", type=Path)
     return parser.parse_args()
 
 
 def main() -> None:
     args, files = parse_arguments(), sample_files()
+    if args.against:
+        found = compare(args.run, files, args.rate_seconds, args.against)
+        print(json.dumps(found["medians"], indent=2))
+        about = {"command": "python -m benchmarks.service RUN --against SRC", "note": args.note}
+        manifest = {"manifest": describe_environment(torch.device("cpu"))}
+        write_json(make_folder(RESULTS) / f"{args.name}.json", about | found | manifest)
+        return
     load = asyncio.run(measure_load(args.run, files, args.clients, args.seconds))
     print(json.dumps({name: value for name, value in load.items() if name != "memory_mb"}, indent=2))
     rates = {

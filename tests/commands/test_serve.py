@@ -62,7 +62,7 @@ def test_reload_and_end_by_signals(run):
         client = threading.Thread(target=lambda: replies.append(predict(port, *form(("a.png", png(0))))))
         client.start()
         # On a busy machine it may have been answered before we look.
-        wait_for(lambda: replies or b"pmal_images_waiting 1" in http_call(port, "GET", "/metrics").body)
+        wait_for(lambda: replies or b"pmal_images_waiting 1.0" in http_call(port, "GET", "/metrics").body)
         process.send_signal(signal.SIGTERM)
         client.join(HANGING)
         assert [reply.status for reply in replies] == [200]

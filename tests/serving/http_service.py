@@ -46,7 +46,7 @@ def gated_model():
 def running(service, bound="127.0.0.1", hosts=()):
     """The port of a running service."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = make_server(create_app(service, bound, hosts))
+        server = make_server(create_app(service, bound, hosts), service)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:

@@ -93,16 +93,25 @@ def neighbor_score(z_BD: torch.Tensor, bank_ND: torch.Tensor, k: int = NEIGHBORS
     tensor([1.], dtype=torch.float64)
     """
     _check_bank(z_BD, bank_ND, k)
-    distance_B = torch.cat([kth_distance(block, bank_ND, k) for block in torch.split(z_BD, _QUERY_ROWS)])
+    return _neighbor_score(z_BD, bank_ND, k)
+
+
+def _neighbor_score(z_BD: torch.Tensor, bank_ND: torch.Tensor, k: int, ready: bool = False) -> torch.Tensor:
+    blocks = torch.split(z_BD, _QUERY_ROWS)
+    distance_B = torch.cat([kth_distance(block, bank_ND, k, ready) for block in blocks])
     return distance_B.masked_fill(~z_BD.isfinite().all(dim=1), math.inf)
 
 
-def kth_distance(z_BD: torch.Tensor, bank_ND: torch.Tensor, k: int) -> torch.Tensor:
-    """What `neighbor_score` is for finite embeddings, without its checks."""
+def kth_distance(z_BD: torch.Tensor, bank_ND: torch.Tensor, k: int, ready: bool = False) -> torch.Tensor:
+    """Return what `neighbor_score` does for finite embeddings, without its checks.
+
+    ready: the rows of the bank have length 1 already.
+    """
     unit_BD = _unit(z_BD)
     nearest = unit_BD[:, :0]
     for block_MD in torch.split(bank_ND, _BANK_ROWS):
-        cosine_BM = unit_BD @ _unit(block_MD.to(z_BD.device)).T
+        block_MD = block_MD.to(z_BD.device)
+        cosine_BM = unit_BD @ (block_MD if ready else _unit(block_MD)).T
         nearest = torch.cat([nearest, cosine_BM.topk(min(k, len(block_MD))).values], dim=1)
         nearest = nearest.topk(min(k, nearest.shape[1])).values
     return (1 - nearest[:, -1]).clamp(min=0.0)  # rounding takes the cosine of equal directions above 1
@@ -262,6 +271,8 @@ def _floats(scores_B: torch.Tensor) -> Floats:
     return floats
 
 
+_KEPT_NUMBERS = 1 << 22
+"""Of the training embeddings that are kept at length 1, beside themselves: 32 MiB."""
 _BLOCK_IMAGES = 256
 _BLOCK_NUMBERS = 1 << 25
 """Of the attended sets (images x classes x channels) at a time: a quarter of a GiB."""
@@ -281,6 +292,21 @@ class Reference:
         table_KTD, training_ND = self.prototypes_KTD.to(device).double(), self.training_ND.to(device)
         return Reference(table_KTD, self.mask_KT.to(device), self.distance, training_ND)
 
+    def neighbor_score(self, z_BD: torch.Tensor) -> torch.Tensor:
+        """Return the score `neighbors` of embeddings, (B,)."""
+        k = min(NEIGHBORS, len(self.training_ND))
+        if self._unit_bank is None:
+            return neighbor_score(z_BD, self.training_ND, k)
+        return _neighbor_score(z_BD, self._unit_bank.to(z_BD.device), k, ready=True)
+
+    @functools.cached_property
+    def _unit_bank(self) -> torch.Tensor | None:
+        """Training embeddings of length 1, where they are few: a single image is else mostly their work."""
+        if self.training_ND.numel() > _KEPT_NUMBERS:
+            return None
+        _check_bank(self.training_ND, self.training_ND, 1)
+        return _unit(self.training_ND)
+
 
 def unknown_scores(
     z_BD: torch.Tensor,
@@ -299,9 +325,8 @@ def unknown_scores(
         name: functools.partial(score, logits_BK) for name, score in LOGIT_SCORES.items()
     }
     if reference is not None:
-        nearest = min(NEIGHBORS, len(reference.training_ND))
         there["distance"] = lambda: distance_score(class_distances(z_BD, reference))
-        there["neighbors"] = lambda: neighbor_score(z_BD, reference.training_ND, nearest)
+        there["neighbors"] = lambda: reference.neighbor_score(z_BD)
     if head is not None and head.own_scores:
         own = functools.cache(lambda: scores_of(head, z_BD, logits_BK))
         there |= {name: functools.partial(lambda name: own()[name], name) for name in head.own_scores}

@@ -1,40 +1,34 @@
-"""The text that Prometheus reads."""
+"""What Prometheus reads, as its own client reads it."""
 
-import re
+from prometheus_client.parser import text_string_to_metric_families
 
-from pmal.serving.http.counters import Counter, Gauge, Histogram, Metrics
-
-LINE = re.compile(r'[a-z_]+(\{[a-z_]+="([^"\\\n]|\\.)*"(,[a-z_]+="([^"\\\n]|\\.)*")*\})? -?[0-9.e+-]+')
+from pmal.serving.http.counters import Metrics
 
 
-def test_every_line_is_well_formed():
-    metrics = Metrics()
-    metrics.requests.add(route="/v1/predict", status="200")
+def values(metrics):
+    families = text_string_to_metric_families(metrics.text())
+    return {(one.name, *one.labels.values()): one.value for family in families for one in family.samples}
+
+
+def test_figures_by_label_histograms_and_values_that_are_asked_for():
+    metrics, places = Metrics(), [3]
+    metrics.requests.labels("/v1/predict", "200").inc()
     metrics.seconds.observe(0.3)
-    metrics.gauges.append(Gauge("pmal_x", "x", lambda: 1.0, lambda: {"name": 'a "b"\\\n'}))
-    lines = metrics.text().splitlines()
-    assert metrics.text().endswith("\n")
-    for line in lines:
-        assert line.startswith(("# HELP ", "# TYPE ")) or LINE.fullmatch(line), line
-    assert 'pmal_x{name="a \\"b\\"\\\\\\n"} 1' in lines
+    metrics.model.info({"name": 'a "b"\\\n', "fingerprint": "f"})
+    metrics.watch("pmal_x", "x", lambda: places[0])
+    found = values(metrics)
+    assert found["pmal_requests_total", "/v1/predict", "200"] == 1
+    assert (found["pmal_predict_seconds_bucket", "0.25"], found["pmal_predict_seconds_bucket", "0.5"]) == (
+        0,
+        1,
+    )
+    assert found["pmal_model_info", "f", 'a "b"\\\n'] == 1
+    assert found["pmal_x",] == 3
+    assert found["process_resident_memory_bytes",] > 1e6
 
 
-def test_histograms_are_cumulative_and_bounds_belong_to_their_bucket():
-    histogram = Histogram("h", "about", (1.0, 2.5))
-    for value in (0.5, 1.0, 2.0, 9.0):
-        histogram.observe(value)
-    assert histogram.lines()[2:] == [
-        'h_bucket{le="1"} 2',
-        'h_bucket{le="2.5"} 3',
-        'h_bucket{le="+Inf"} 4',
-        "h_sum 12.5",
-        "h_count 4",
-    ]
-
-
-def test_counters_by_label_and_gauges_that_are_not_known():
-    counter = Counter("c", "about")
-    counter.add(b="2", a="1")
-    counter.add(2, a="1", b="2")
-    assert counter.lines()[2:] == ['c{a="1",b="2"} 3']
-    assert Gauge("g", "about", lambda: None).lines() == []
+def test_two_services_in_a_process_count_for_themselves():
+    first, second = Metrics(), Metrics()
+    first.images.labels("known").inc()
+    assert values(first)["pmal_images_total", "known"] == 1
+    assert ("pmal_images_total", "known") not in values(second)

@@ -46,7 +46,7 @@ def test_a_client_that_goes_before_its_body_is_there_is_counted_as_such(running)
     with socket.create_connection(("127.0.0.1", port), HANGING) as client:
         head = "POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\n"
         client.sendall(f"{head}Content-Length: 1000\r\n\r\n".encode() + b"begin")
-    wait_for(lambda: 'pmal_requests_total{route="/v1/predict",status="499"} 1' in service.metrics.text())
+    wait_for(lambda: 'pmal_requests_total{route="/v1/predict",status="499"} 1.0' in service.metrics.text())
 
 
 def test_a_service_whose_worker_has_ended_is_not_ready():

@@ -10,7 +10,10 @@ import torch
 
 from pmal.errors import UsageError
 from pmal.serving.http import server as service_server
+from pmal.serving.http.connections import Connection
 from pmal.serving.http.server import address_of, bind, give_memory_back, leave_a_core, make_server
+
+NO_SERVICE = SimpleNamespace(connections=None, report_refused=None)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +71,7 @@ def test_another_c_library_keeps_its_memory(monkeypatch):
 
 def test_signals_end_the_server_and_are_the_program_s_again_afterwards():
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    server = make_server(lambda *_: None)
+    server = make_server(lambda *_: None, NO_SERVICE)
     with server.capture_signals():
         signal.raise_signal(signal.SIGTERM)
         assert server.should_exit
@@ -77,6 +80,6 @@ def test_signals_end_the_server_and_are_the_program_s_again_afterwards():
 
 
 def test_a_server_says_nothing_of_itself_and_believes_no_proxy():
-    config = make_server(lambda *_: None).config
+    config = make_server(lambda *_: None, NO_SERVICE).config
     assert [config.server_header, config.proxy_headers, config.access_log] == [False] * 3
-    assert (config.http, config.ws) == ("h11", "none")
+    assert (config.http.func, config.ws) == (Connection, "none")

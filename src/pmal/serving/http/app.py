@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 from fastapi import FastAPI, Path, Query, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
@@ -14,9 +15,9 @@ from starlette.types import ASGIApp
 import pmal
 from pmal.serving.answers.predict import TOP
 from pmal.serving.http.core import PREDICT, Service
-from pmal.serving.http.openapi import REQUEST, RESPONSES
-from pmal.serving.http.requests.guard import Guard, allowed_hosts
+from pmal.serving.http.requests.guard import Guard, Rules, allowed_hosts
 from pmal.serving.http.requests.refusals import Refused
+from pmal.serving.http.schemas import REQUEST, Model, Predictions, Status, refusals
 
 MOST_PROTOTYPES = 100
 Score = Annotated[
@@ -40,7 +41,7 @@ PAGE = {
 
 
 def create_app(service: Service, bound: str = "127.0.0.1", hosts: Collection[str] = ()) -> ASGIApp:
-    """The app of a service that listens on the address `bound`, or is called by other names."""
+    """Return the app of a service that listens on the address `bound`, or is called by other names."""
     app = FastAPI(
         title="pmal",
         version=pmal.__version__,
@@ -54,11 +55,18 @@ def create_app(service: Service, bound: str = "127.0.0.1", hosts: Collection[str
     _add_page(app, PAGE if not service.served.takes_rows else PAGE | {"/": PAGE["/docs"]})
     _add_errors(app)
     # Around all, and not as a middleware of the app, which would not see its answers to failures.
-    return Guard(app, allowed_hosts(bound, hosts), service.report)
+    rules = Rules(allowed_hosts(bound, hosts), lambda: service.keys, service.limits.rate)
+    return Guard(app, rules, service.report)
 
 
 def _add_api(app: FastAPI, service: Service) -> None:
-    @app.post(PREDICT, responses=RESPONSES, openapi_extra=REQUEST, tags=["model"])
+    @app.post(
+        PREDICT,
+        responses=refusals(408, 413, 415, 422, 503),
+        openapi_extra=REQUEST,
+        response_model=Predictions,
+        tags=["model"],
+    )
     async def predict(
         request: Request,
         top: Annotated[
@@ -69,7 +77,7 @@ def _add_api(app: FastAPI, service: Service) -> None:
         """The class of each image, or unknown, with its score and the prototypes that it is nearest to."""
         return JSONResponse(await service.predict(request, top, score))
 
-    @app.get("/v1/model", response_description="The model.", tags=["model"])
+    @app.get("/v1/model", responses=refusals(422), response_model=Model, tags=["model"])
     def model(score: Score = None) -> JSONResponse:  # not async: that of another score takes a while
         """The classes, the rule of rejection, thresholds for other acceptance rates, and the limits."""
         limits = service.limits
@@ -78,7 +86,7 @@ def _add_api(app: FastAPI, service: Service) -> None:
 
     @app.get(
         "/v1/prototypes/{fingerprint}/{k}/{rank}.png",
-        response_description="A PNG.",
+        responses={200: {"content": {"image/png": {}}}, **refusals(404, 422)},
         tags=["model"],
         response_class=Response,
     )
@@ -93,26 +101,24 @@ def _add_api(app: FastAPI, service: Service) -> None:
 
 
 def _add_health(app: FastAPI, service: Service) -> None:
-    @app.get("/healthz", response_description="It does.", tags=["operation"])
+    @app.get("/healthz", response_model=Status, tags=["operation"])
     @app.head("/healthz", include_in_schema=False)
-    async def healthz() -> dict[str, str]:
+    async def healthz() -> JSONResponse:
         """The process runs."""
-        return {"status": "ok"}
+        return JSONResponse({"status": "ok"})
 
-    @app.get("/readyz", response_description="Ready.", tags=["operation"])
+    @app.get("/readyz", responses=refusals(503), response_model=Status, tags=["operation"])
     @app.head("/readyz", include_in_schema=False)
-    async def readyz() -> dict[str, str]:
+    async def readyz() -> JSONResponse:
         """A model is loaded, and its worker runs."""
         if not service.batcher.alive:
             raise Refused(503, "the worker has ended: restart the service", retry_after=10)
-        return {"status": "ready"}
+        return JSONResponse({"status": "ready"})
 
-    @app.get(
-        "/metrics", response_description="Text, version 0.0.4.", tags=["operation"], response_class=Response
-    )
+    @app.get("/metrics", responses=refusals(), tags=["operation"], response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Figures for Prometheus."""
-        return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(service.metrics.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
 
 def _add_page(app: FastAPI, page: Mapping[str, tuple[str, str]]) -> None:

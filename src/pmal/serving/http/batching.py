@@ -17,20 +17,23 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from pmal.data.samples import Pixels, Vectors
 from pmal.ensemble.cost import network_cost
+from pmal.optimization.distances import attention_weights
 from pmal.rejection.model import Answers, OpenSetModel
-from pmal.serving.http.counters import Histogram
 from pmal.serving.onnx.parity import random_inputs
 
-WORK = {"cpu": 1e8, "cuda": 1e11}
+WORK = {"cpu": 2e8, "cuda": 1e11}
 """Multiplications that a batch may have: they take about as long as calling a network does anyway."""
 LARGEST = 32
 SETTLED = 2
 """Answers after which a GPU replays a graph, whose last bits may be others than before."""
 
+Images = Pixels | Vectors
 Model = TypeVar("Model")
 
 
@@ -48,17 +51,33 @@ def is_steady(model: OpenSetModel, size: int) -> bool:
     images = random_inputs(model, size)
     for _ in range(SETTLED):
         model.answer(images)
-    first = model.answer(images)
-    return all(_same_rows(first, model.answer(images.roll(shift, dims=0)), shift) for shift in range(1, size))
+    first = _everything(model, images)
+    shifts = range(1, size)
+    return all(_same_rows(first, _everything(model, images.roll(shift, dims=0)), shift) for shift in shifts)
 
 
-def answer_padded(model: OpenSetModel, images: Sequence[Tensor], size: int) -> list[Answers]:
-    """The answer to each of at most `size` images (C, H, W), whatever the others are."""
-    batch_BCHW = torch.zeros(size, *images[0].shape, dtype=images[0].dtype)
+def prototype_weights(model: OpenSetModel, answers: Answers) -> Tensor | None:
+    """Return the share of each prototype in the answer of an image's class, (B, T); None without prototypes.
+
+    In one call whose shape is always the same, and with it the last bits.
+    """
+    if model.reference is None:
+        return None
+    reference = model.reference
+    nearest_B = answers.nearest.to(reference.mask_KT.device)
+    table_BTD, mask_BT = reference.prototypes_KTD[nearest_B], reference.mask_KT[nearest_B]
+    return _one_class_each(answers.z.to(table_BTD), table_BTD, mask_BT).cpu()
+
+
+def answer_padded(model: OpenSetModel, images: Sequence[Images], size: int) -> Answers:
+    """Return the answers to at most `size` images (C, H, W); each is the same whatever the others are.
+
+    They come with those to the blank images that fill up the batch.
+    """
+    batch_BCHW = np.zeros((size, *images[0].shape), images[0].dtype)
     for row, image in enumerate(images):
         batch_BCHW[row] = image
-    answers = model.answer(batch_BCHW)
-    return [_row(answers, row) for row in range(len(images))]
+    return model.answer(torch.from_numpy(batch_BCHW))
 
 
 @dataclass(eq=False)
@@ -79,9 +98,9 @@ class MicroBatcher(Generic[Model]):
         work: Callable[[Model, list[Any]], list[Any]],
         size_of: Callable[[Model], int],
         wait_seconds: float,
-        sizes: Histogram | None = None,
+        count: Callable[[int], None] | None = None,
     ) -> None:
-        self._work, self._size_of, self._wait, self._sizes = work, size_of, wait_seconds, sizes
+        self._work, self._size_of, self._wait, self._count = work, size_of, wait_seconds, count
         self._queue: deque[_Ticket[Model]] = deque()
         self._arrived = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="pmal-model")
@@ -155,8 +174,8 @@ class MicroBatcher(Generic[Model]):
                 if not ticket.answer.done():
                     ticket.answer.set_exception(error)
             return
-        if self._sizes:
-            self._sizes.observe(len(batch))
+        if self._count:
+            self._count(len(batch))
         for ticket, answer in zip(batch, found, strict=True):
             if not ticket.answer.done():
                 ticket.answer.set_result(answer)
@@ -174,16 +193,22 @@ def _affordable(model: OpenSetModel) -> int:
     return size
 
 
-def _same_rows(first: Answers, rolled: Answers, shift: int) -> bool:
-    pairs = [(getattr(first, f.name), getattr(rolled, f.name)) for f in fields(Answers)]
-    return all(_same(a.roll(shift, dims=0), b) for a, b in pairs)
+@torch.vmap
+def _one_class_each(z_D: Tensor, prototypes_TD: Tensor, mask_T: Tensor) -> Tensor:
+    return attention_weights(z_D[None], prototypes_TD[None], mask_T[None])[0, 0]
+
+
+def _everything(model: OpenSetModel, images: Tensor) -> list[Tensor]:
+    answers = model.answer(images)
+    weights_BT = prototype_weights(model, answers)
+    found = [getattr(answers, f.name) for f in fields(Answers)]
+    return found if weights_BT is None else [*found, weights_BT]
+
+
+def _same_rows(first: Sequence[Tensor], rolled: Sequence[Tensor], shift: int) -> bool:
+    return all(_same(a.roll(shift, dims=0), b) for a, b in zip(first, rolled, strict=True))
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
     """To the bit; without held-out images p-values are NaN, which no number is the same as."""
     return bool(((a == b) | (a.isnan() & b.isnan())).all())
-
-
-def _row(answers: Answers, row: int) -> Answers:
-    # A copy of its own: a view would keep the whole batch, and may lie otherwise in memory.
-    return Answers(*(getattr(answers, f.name)[row : row + 1].clone() for f in fields(Answers)))

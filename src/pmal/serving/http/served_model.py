@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from pmal._runtime.text import short_path
 from pmal.data.decoding.decode import decode_fitted, encode_png
@@ -17,7 +16,7 @@ from pmal.errors import DataError, unknown_name
 from pmal.rejection.bundle.record import thresholds_in_effect
 from pmal.rejection.bundle.saving import describe_model
 from pmal.rejection.model import OpenSetModel
-from pmal.serving.answers.answer_rows import json_number, unicode_name
+from pmal.serving.answers.answer_rows import json_number, strongest_prototypes, unicode_name
 from pmal.serving.answers.predict import (
     describe_answers,
     find_model,
@@ -26,7 +25,7 @@ from pmal.serving.answers.predict import (
     takes_embeddings,
     with_rule,
 )
-from pmal.serving.http.batching import answer_padded, batch_size
+from pmal.serving.http.batching import Images, answer_padded, batch_size, prototype_weights
 from pmal.serving.http.requests.row_requests import unpack_row
 
 RATES = (*(share / 100 for share in range(50, 100)), 0.995, 0.999)
@@ -85,10 +84,7 @@ class ServedModel:
     def _others(self) -> "dict[str, ServedModel]":
         """By every other score. Kept, because only images of one and the same model share a batch."""
         names = [name for name in self.scores if name != self.model.rule.score]
-        reference, device = self.model.reference, self.model.classifier.mean.device
-        # Once for all of them: each would make a copy of its own otherwise.
-        model = replace(self.model, reference=reference.ready(device) if reference else None)
-        return {name: replace(self, model=with_rule(model, score=name)) for name in names}
+        return {name: replace(self, model=with_rule(self.model, score=name)) for name in names}
 
     @functools.cached_property
     def _starts(self) -> list[int]:
@@ -120,28 +116,39 @@ class ServedModel:
             return None
         return encode_png(model.pictures[self._starts[k] + rank].permute(1, 2, 0).numpy())
 
-    def decode(self, data: bytes, max_pixels: int) -> Tensor:
-        """The image or embedding as the network takes it, (C, H, W). Raises `BadImage`."""
+    def decode(self, data: bytes, max_pixels: int) -> Images:
+        """Return the image or embedding as the network takes it, (C, H, W). Raises `BadImage`."""
         spec = self.model.classifier.spec
         if self.takes_rows:
-            return torch.from_numpy(unpack_row(data, spec.channels)[:, None, None])
+            return unpack_row(data, spec.channels)[:, None, None]
         pixels = decode_fitted(data, spec.image_size, spec.channels, max_pixels=max_pixels)
-        return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))
+        return pixels.transpose(2, 0, 1)
 
-    def answer(self, asked: Sequence[tuple[Tensor, str, int]]) -> list[dict[str, Any]]:
-        """What predict says about each image, its name and so many prototypes."""
+    def answer(self, asked: Sequence[tuple[Images, str, int]]) -> list[dict[str, Any]]:
+        """Return what predict says about each image, its name and so many prototypes."""
         found = answer_padded(self.model, [image for image, _, _ in asked], self.batch)
-        described = []
-        for answers, (_, name, top) in zip(found, asked, strict=True):
-            # One by one: the weights of prototypes, too, change their last bits with the number of images.
-            entry = describe_answers(self.model, answers, [name], top)[0]
-            k = int(answers.nearest)
-            ranks = {prototype.id: rank for rank, prototype in enumerate(self._members(k))}
-            for shown in entry["prototypes"]:
-                shown["file"] = short_path(shown["file"])
-                shown["picture"] = self.picture_path(k, ranks[shown["id"]])
-            described.append(entry)
-        return described
+        weights_BT = prototype_weights(self.model, found)
+        names = [name for _, name, _ in asked]
+        entries = describe_answers(self.model, found, names + [""] * (self.batch - len(names)), 0)
+        if weights_BT is not None and self.model.gallery:
+            rows = zip(entries, asked, found.nearest.tolist(), weights_BT.tolist(), strict=False)
+            for entry, (_, _, top), k, weights_T in rows:
+                entry["prototypes"] = self._strongest(k, weights_T, top)
+        return entries[: len(asked)]
+
+    def _strongest(self, k: int, weights_T: Sequence[float], top: int) -> list[dict[str, Any]]:
+        """The prototypes of a class with the largest weights, as a client finds them."""
+        shown = strongest_prototypes(self._named[k], weights_T, top)
+        return [{**one, "picture": self.picture_path(k, self._ranks[k][one["id"]])} for one in shown]
+
+    @functools.cached_property
+    def _named(self) -> list[list[tuple[str, int]]]:
+        """File and id of each prototype, by class."""
+        return [[(short_path(one.file), one.id) for one in members] for members in self.model.gallery]
+
+    @functools.cached_property
+    def _ranks(self) -> list[dict[int, int]]:
+        return [{one.id: rank for rank, one in enumerate(members)} for members in self.model.gallery]
 
     def _members(self, k: int) -> Sequence[Any]:
         return self.model.gallery[k] if self.model.gallery else ()
@@ -177,6 +184,8 @@ def model_loader(
         folder = find_model(run)
         fingerprint = str(describe_model(folder)["fingerprint"])
         model = open_model(folder, device, half, **rule)
+        # Once, and not for each score: every model would make a copy of its own.
+        model = replace(model, reference=model.reference.ready(device) if model.reference else None)
         if describe_model(folder)["fingerprint"] != fingerprint:
             raise DataError(f"{folder}: another model was saved while this one was read: load it again")
         # An answer by any score has to be the same in every place of a batch.

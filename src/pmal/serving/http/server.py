@@ -1,11 +1,16 @@
 """The process around the service: its socket, its signals, its end."""
 
+import asyncio
 import contextlib
 import ctypes
 import signal
 import socket
+import ssl
 import threading
 from collections.abc import Generator
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import torch
 import uvicorn
@@ -13,6 +18,8 @@ from starlette.types import ASGIApp
 
 from pmal._runtime.processes.launch import usable_cores
 from pmal.errors import UsageError
+from pmal.serving.http.connections import HEADER_SECONDS, Connection
+from pmal.serving.http.core import Service
 
 GRACE_SECONDS = 30
 """For what is in flight when the service is asked to end."""
@@ -25,6 +32,12 @@ class Server(uvicorn.Server):
 
     uvicorn would then send itself the signal again, and die of it.
     """
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        if self.config.is_ssl:  # uvicorn leaves a client a minute for its handshake
+            loop: Any = asyncio.get_running_loop()
+            loop.create_server = partial(loop.create_server, ssl_handshake_timeout=HEADER_SECONDS)
+        await super().startup(sockets)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -41,20 +54,23 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
 
-def make_server(app: ASGIApp) -> Server:
-    """Quiet: what a client did wrong is in its answer and in the metrics, not in a log that it can fill."""
-    return Server(
-        uvicorn.Config(
-            app,
-            http="h11",  # which has a limit for headers
-            log_level="error",
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            ws="none",
-            timeout_graceful_shutdown=GRACE_SECONDS,
-        )
-    )
+def make_server(app: ASGIApp, service: Service, **options: Any) -> Server:
+    """Return the server of an app. Quiet: what a client did wrong is in its answer and in the figures.
+
+    options: uvicorn's own, for TLS and proxies.
+    """
+    protocol = partial(Connection, open_lines=service.connections, report=service.report_refused)
+    settings: dict[str, Any] = {
+        "http": protocol,  # uvicorn calls it as it would call a class
+        "log_config": None,
+        "log_level": "error",
+        "access_log": False,
+        "server_header": False,
+        "proxy_headers": False,
+        "ws": "none",
+        "timeout_graceful_shutdown": GRACE_SECONDS,
+    }
+    return Server(uvicorn.Config(app, **settings | options))
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -68,10 +84,27 @@ def bind(host: str, port: int) -> socket.socket:
         raise UsageError(f"cannot listen on {host}:{port} ({reason}): {fix}") from None
 
 
-def address_of(listener: socket.socket) -> str:
-    """What to type into a browser."""
+def check_certificate(cert: Path | None, key: Path | None) -> dict[str, Any]:
+    """Return uvicorn's options for TLS; none without a certificate. Refused where the pair cannot be used."""
+    if cert is None and key is None:
+        return {}
+    if cert is None or key is None:
+        raise UsageError("--tls-cert and --tls-key belong together: pass both")
+    try:
+        # A password would be asked for on the terminal.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password="")
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        reason = getattr(error, "strerror", None) or getattr(error, "reason", None) or error
+        raise UsageError(
+            f"{cert} with {key}: no certificate and key ({reason}): pass two PEM files"
+        ) from None
+    return {"ssl_certfile": str(cert), "ssl_keyfile": str(key)}
+
+
+def address_of(listener: socket.socket, scheme: str = "http") -> str:
+    """Return what to type into a browser."""
     host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+    return f"{scheme}://[{host}]:{port}/" if ":" in host else f"{scheme}://{host}:{port}/"
 
 
 def leave_a_core() -> None:

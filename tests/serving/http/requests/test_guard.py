@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from pmal.serving.http.requests.guard import HEADERS, Guard, allowed_hosts
+from pmal.serving.http.requests.guard import HEADERS, Guard, Rules, allowed_hosts
 
 
 def ask(hosts, *names):
@@ -15,13 +15,16 @@ def ask(hosts, *names):
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
+    async def receive():
+        return {"type": "http.disconnect"}
+
     async def send(message):
         sent.append(message)
 
     headers = [(b"host", name.encode()) for name in names]
     scope = {"type": "http", "method": "GET", "path": "/made/up", "headers": headers}
-    asyncio.run(Guard(app, hosts, lambda *report: reports.append(report[:2]))(scope, None, send))
-    assert reports == [("other", sent[0]["status"])]
+    asyncio.run(Guard(app, Rules(hosts), lambda *report: reports.append(report[:2]))(scope, receive, send))
+    assert reports == [(scope, sent[0]["status"])]
     return sent[0]["status"], {name.decode(): value.decode() for name, value in sent[0]["headers"]}
 
 
@@ -29,7 +32,7 @@ def ask(hosts, *names):
     ("names", "status"),
     [
         (["localhost"], 200),
-        (["localhost", "127.0.0.1:80"], 200),
+        (["localhost", "127.0.0.1:80"], 400),
         ([], 400),
         (["evil.example"], 400),
         (["localhost", "evil.example"], 400),
@@ -38,7 +41,7 @@ def ask(hosts, *names):
 )
 def test_every_host_header_must_be_ours_and_there_must_be_one(names, status):
     assert ask(allowed_hosts("127.0.0.1", []), *names)[0] == status
-    assert ask(allowed_hosts("0.0.0.0", []), *names)[0] == 200
+    assert ask(allowed_hosts("0.0.0.0", []), *names)[0] == (200 if len(names) == 1 else 400)
 
 
 @pytest.mark.parametrize("name", ["localhost", "evil.example"])

@@ -32,7 +32,6 @@ def test_numbers_go_through_as_single_precision():
         (b'{"embeddings": [[[1]]]}', "embeddings[0] is not a list of numbers"),
         (b'{"embeddings": [[true]]}', "embeddings[0] is not a list of numbers"),
         (b'{"embeddings": [[null]]}', "embeddings[0] is not a list of numbers"),
-        (b'{"embeddings": [[1' + b"0" * 400 + b"]]}", "embeddings[0] is not a list of numbers"),
     ],
 )
 def test_other_bodies_are_refused(body, message):
@@ -47,7 +46,7 @@ def test_too_many_rows():
         pack_rows(b'{"embeddings": [[1], [1], [1]]}', 2)
 
 
-@pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"1e300"])
+@pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"1e300", b"1" + b"0" * 400])
 def test_numbers_that_are_not_finite_are_no_embedding(number):
     [(_, data)] = pack_rows(b'{"embeddings": [[1, ' + number + b"]]}", 64)
     with pytest.raises(BadImage, match="NaN or infinite"):

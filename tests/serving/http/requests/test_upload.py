@@ -40,10 +40,13 @@ def test_forms_in_pieces(piece):
     assert [(upload.name, upload.data) for upload in found] == [("größe \u4e2d.png", data), ("b.png", b"")]
 
 
-def test_parts_without_a_name_are_counted():
-    body = b"--x\r\n\r\none\r\n--x\r\nContent-Disposition: form-data\r\n\r\ntwo\r\n--x--"
+def test_files_without_a_name_are_counted_and_what_is_no_file_is_refused():
+    part = b'--x\r\nContent-Disposition: form-data; name="a"'
+    body = part + b'; filename=""\r\n\r\none\r\n' + part + b'; filename=""\r\n\r\ntwo\r\n--x--'
     found = read(body, "multipart/form-data; boundary=x", 5)
     assert [(upload.name, upload.data) for upload in found] == [("image 1", b"one"), ("image 2", b"two")]
+    with pytest.raises(Refused, match="without a filename"):
+        read(part + b"\r\n\r\none\r\n--x--", "multipart/form-data; boundary=x", 5)
 
 
 def test_a_raw_body_in_pieces():
@@ -70,7 +73,7 @@ def test_headers_of_a_part_without_end_are_refused():
 def test_places_are_given_back_whatever_happens():
     house = House(Limits(queue=2))
     with house.guest() as guest:
-        guest.take(places=1, held=10)
+        guest.take(places=2, held=10)
         with pytest.raises(Refused) as caught:
             guest.take(places=1)
         assert (house.places, house.held) == (2, 10)
@@ -81,10 +84,13 @@ def test_places_are_given_back_whatever_happens():
 
 def test_bytes_in_memory_are_taken_up_to_the_limit_and_one_body_always_fits():
     house = House(Limits(body_bytes=8, held_bytes=10))
-    with house.guest() as guest:
-        guest.take(held=10)
-        with pytest.raises(Refused) as caught:
+    with house.guest("a") as guest, house.guest("b") as other:
+        guest.take(held=8)
+        with pytest.raises(Refused, match="yours"):
             guest.take(held=1)
+        other.take(held=2)
+        with pytest.raises(Refused, match="busy: try") as caught:
+            other.take(held=1)
     assert caught.value.status == 503
     assert read(b"12345678", "image/png", 3, Limits(body_bytes=8, held_bytes=2))
 
@@ -110,23 +116,24 @@ def test_a_body_is_judged_by_the_length_that_it_declares(declared, refused):
 
 def test_headers_of_a_part_do_not_run_into_each_other():
     lines = (
-        b'X-Other: a; filename="b.png"\r\nContent-Disposition: form-data; name="a.png"\r\n\r\none\r\n--x--'
+        b'X-Other: a; filename="b.png"\r\nContent-Disposition: form-data; name="i"; filename="a.png"\r\n\r\n'
+        b"one\r\n--x--"
     )
     (upload,) = read(b"--x\r\n" + lines, "multipart/form-data; boundary=x", 7)
     assert (upload.name, upload.data) == ("a.png", b"one")
 
 
 def test_a_name_that_is_no_text_is_shown_all_the_same():
-    body = b'--x\r\nContent-Disposition: form-data; name="\xff.png"\r\n\r\none\r\n--x--'
+    body = b'--x\r\nContent-Disposition: form-data; name="i"; filename="\xff.png"\r\n\r\none\r\n--x--'
     (upload,) = read(body, "multipart/form-data; boundary=x", 100)
-    assert upload.name == "\ufffd.png"
+    assert upload.name == "\xff.png"
 
 
 def test_the_limits_of_a_service_that_nobody_has_set():
     """What one client can make a service hold, in the worst case, fits into a small machine."""
     limits = Limits()
     assert (limits.body_bytes, limits.held_bytes) == (16 << 20, 256 << 20)
-    assert (limits.images, limits.queue, limits.pixels) == (64, 256, MAX_PIXELS)
+    assert (limits.images, limits.queue, limits.pixels) == (64, 512, MAX_PIXELS)
 
 
 def test_a_client_that_never_sends_its_body_does_not_spoil_an_orderly_end():

@@ -1,12 +1,16 @@
-"""What every request passes: whether it is meant for us, the headers of every answer, and the count of it."""
+"""What every request passes: who may ask, the headers of every answer, and the count of it."""
 
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from ipaddress import ip_address
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from pmal.serving.http.requests.clients import Rates, client_name, has_key
+from pmal.serving.http.requests.refusals import Refused
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 HEADERS = {
@@ -18,8 +22,13 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 
-Report = Callable[[str, int, float], None]
-"""Route, status and seconds of an answered request."""
+_ALWAYS = tuple((name.lower().encode(), value.encode()) for name, value in HEADERS.items())
+_NOT_KEPT = (b"cache-control", b"no-store")
+OPEN = ("/healthz", "/readyz")
+"""Paths that need no key and have no limit, for whoever watches over the process."""
+
+Report = Callable[[Scope, int, float], None]
+"""What takes the scope, the status and the seconds of an answered request."""
 
 
 def allowed_hosts(bound: str, more: Collection[str]) -> frozenset[str] | None:
@@ -60,11 +69,24 @@ def host_name(header: str) -> str:
     return header.partition(":")[0].lower()
 
 
+@dataclass(frozen=True)
+class Rules:
+    """Who may ask."""
+
+    hosts: Collection[str] | None = None
+    """The names by which the service may be called; None: any."""
+    keys: Callable[[], Collection[bytes]] = frozenset
+    """What gives the digests of the keys that open the interface; none: it is open."""
+    rate: float = 0.0
+    """Requests per second of one client; 0: any number."""
+
+
 class Guard:
     """Pure ASGI, around the whole app."""
 
-    def __init__(self, app: ASGIApp, hosts: Collection[str] | None, report: Report) -> None:
-        self._app, self._hosts, self._report = app, hosts, report
+    def __init__(self, app: ASGIApp, rules: Rules, report: Report) -> None:
+        self._app, self._rules, self._report = app, rules, report
+        self._rates = Rates(rules.rate)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -76,21 +98,29 @@ class Guard:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
-                    headers[name] = value
-                headers.setdefault("Cache-Control", "no-store")
+                names = {name for name, _ in message["headers"]}
+                more = _ALWAYS if b"cache-control" in names else (*_ALWAYS, _NOT_KEPT)
+                message["headers"] = [*message["headers"], *more]
             await send(message)
 
         try:
-            await self._choose(scope)(scope, receive, send_with_headers)
+            await (self._refusal(scope) or self._app)(scope, receive, send_with_headers)
         finally:
-            # Not the path itself: anybody could make up new ones without end.
-            route = getattr(scope.get("route"), "path", "other")
-            self._report(route, status, time.perf_counter() - begin)
+            self._report(scope, status, time.perf_counter() - begin)
 
-    def _choose(self, scope: Scope) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
-        names = [host_name(value) for value in Headers(scope=scope).getlist("host")]
-        if self._hosts is None or (names and all(name in self._hosts for name in names)):
-            return self._app
-        return JSONResponse({"error": "unknown host: call this service by its own name"}, 400)
+    def _refusal(self, scope: Scope) -> JSONResponse | None:
+        """What stands in the way of a request, if anything does."""
+        headers, hosts = Headers(scope=scope), self._rules.hosts
+        names = [host_name(value) for value in headers.getlist("host")]
+        if len(names) != 1 or not (hosts is None or names[0] in hosts):
+            return Refused(400, "unknown host: call this service by its own name", unread=True).response()
+        if scope["path"] in OPEN:
+            return None
+        keys = self._rules.keys()
+        if keys and not has_key(headers.get("authorization", ""), keys):
+            return Refused(401, "no key, or another: send Authorization: Bearer KEY", unread=True).response()
+        wait = self._rates.wait_for(client_name(scope["client"][0])) if self._rules.rate else 0.0
+        if wait:
+            reason = f"more than {self._rules.rate:g} requests per second: slow down"
+            return Refused(429, reason, retry_after=wait, unread=True).response()
+        return None

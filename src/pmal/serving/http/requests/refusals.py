@@ -25,6 +25,8 @@ class Refused(Exception):
         super().__init__(reason)
         self.status, self.reason, self.more = status, one_line(reason), more
         self.headers = {"Retry-After": str(math.ceil(retry_after))} if retry_after else {}
+        if status == 401:  # a browser then asks for the key
+            self.headers["WWW-Authenticate"] = 'Basic realm="pmal: the key as password", charset="UTF-8"'
         self.unread = unread
         """Whether some of the body has not been read: then the connection ends with the answer."""
 
