@@ -125,8 +125,7 @@ def test_the_loss_is_that_of_the_ladder_written_out(rungs):
     torch.testing.assert_close(found, likelihood + 0.2 * kl_B.mean() + 0.7 * error, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("size", [8, 9, 15, 28, 32, 33, 64])
-@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(("channels", "size"), [(1, 8), (3, 9), (1, 28), (3, 33), (1, 64)])
 def test_decodes_images_of_any_size(size, channels):
     assert Decoder(5, channels, size, width=32)(torch.randn(2, 5)).shape == (2, channels, size, size)
 

@@ -41,8 +41,7 @@ def test_sums_over_all_pairs(kernel, n, width_a, width_b):
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("parts", [2, 3, 8])
-@pytest.mark.parametrize("n", [2, 257, 1500])
+@pytest.mark.parametrize(("n", "parts"), [(2, 3), (257, 8), (1500, 2)])
 def test_parts_add_up_to_the_whole_to_the_bit(kernel, parts, n):
     a, b = points(n, n, 5), points(n + 1, n, 7)
     done = []
@@ -56,8 +55,7 @@ def test_parts_add_up_to_the_whole_to_the_bit(kernel, parts, n):
     assert sum(done) == n * n
 
 
-@pytest.mark.parametrize("tiles", [1, 2, 7, 8, 31])
-@pytest.mark.parametrize("parts", [1, 2, 3, 8])
+@pytest.mark.parametrize(("tiles", "parts"), [(1, 1), (1, 8), (2, 3), (7, 2), (8, 8), (31, 1), (31, 3)])
 def test_parts_of_the_tiles_are_even(tiles, parts):
     met = np.zeros((tiles, tiles), dtype=int)
     for index in range(parts):

@@ -89,12 +89,12 @@ def test_aupr_is_the_average_precision_of_scikit_learn(case):
 
 
 @finite_case
-@pytest.mark.parametrize("tpr", [0.05, 0.5, 0.8, 0.95, 1.0])
-def test_fpr_is_read_off_the_roc_curve_of_scikit_learn(case, tpr):
+def test_fpr_is_read_off_the_roc_curve_of_scikit_learn(case):
     _, known, unknown = case
     target, score = _is_unknown(known, unknown)
     fpr, reached, _ = roc_curve(1 - target, -score, drop_intermediate=False)
-    assert fpr_at_tpr(known, unknown, tpr) == pytest.approx(fpr[reached >= tpr][0], abs=1e-12)
+    for tpr in (0.05, 0.5, 0.8, 0.95, 1.0):
+        assert fpr_at_tpr(known, unknown, tpr) == pytest.approx(fpr[reached >= tpr][0], abs=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -107,10 +107,9 @@ def test_macro_f1_and_accuracy_are_those_of_scikit_learn(seed):
     assert accuracy(labels, predictions) == sum(a == b for a, b in zip(labels, predictions, strict=True)) / 60
 
 
-@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("bins", [1, 8, 15])
-def test_calibration_error_is_that_of_torchmetrics(seed, bins):
-    rng = np.random.default_rng(seed)
+def test_calibration_error_is_that_of_torchmetrics(bins):
+    rng = np.random.default_rng(bins)
     confidence = rng.random(400)
     confidence[:60] = rng.choice([0.0, 0.125, 0.5, 1.0], size=60)  # edges of 8 bins, and both ends of any
     correct = rng.random(400) < 1 - confidence  # too modest in the low bins, too sure in the high ones

@@ -71,13 +71,13 @@ def test_alone_everything_stays_as_it_is():
     assert tensor.tolist() == [0, 1, 2]
 
 
-@pytest.mark.parametrize("count", [0, 1, 5, 7, 100])
 @pytest.mark.parametrize("size", [1, 3, 8])
-def test_shares_are_even_and_leave_nothing_out(count, size):
-    shares = [list(range(count)[RankGroup(rank, size).share(count)]) for rank in range(size)]
-    assert [thing for share in shares for thing in share] == list(range(count))
-    assert max(map(len, shares)) - min(map(len, shares)) <= 1
-    assert len(shares[0]) == max(map(len, shares))
+def test_shares_are_even_and_leave_nothing_out(size):
+    for count in (0, 1, 5, 7, 100):
+        shares = [list(range(count)[RankGroup(rank, size).share(count)]) for rank in range(size)]
+        assert [thing for share in shares for thing in share] == list(range(count))
+        assert max(map(len, shares)) - min(map(len, shares)) <= 1
+        assert len(shares[0]) == max(map(len, shares))
 
 
 def test_a_failed_exchange_means_that_somebody_has_gone_unless_a_graph_is_captured(monkeypatch):

@@ -341,14 +341,14 @@ def test_padding_grows_with_the_image(side: int, padding: int) -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize(("channels", "size"), [(1, 8), (1, 28), (3, 8), (3, 32), (3, 64)])
-def test_output_is_a_finite_float_batch(policy: str, channels: int, size: int) -> None:
-    images, (mean, std) = random_images(6, channels, size), statistics_of(channels)
-    x = augment(images, policy, mean, std, flip=True)
-    assert x.shape == images.shape
-    assert x.dtype == torch.float32
-    assert x.is_contiguous()
-    assert torch.isfinite(x).all()
+def test_output_is_a_finite_float_batch(policy: str) -> None:
+    for channels, size in ((1, 8), (1, 28), (3, 8), (3, 64)):
+        images, (mean, std) = random_images(6, channels, size), statistics_of(channels)
+        x = augment(images, policy, mean, std, flip=True)
+        assert x.shape == images.shape
+        assert x.dtype == torch.float32
+        assert x.is_contiguous()
+        assert torch.isfinite(x).all()
 
 
 @pytest.mark.parametrize("policy", ["standard", "strong", "imagenet"])

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.metadata
+import itertools
 import json
 import math
 import os
@@ -140,13 +141,11 @@ def test_loading_leaves_the_callers_random_numbers_alone(original):
 
 
 @pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("place", [0.0, 0.003, 0.02, 0.3, 0.5, 0.77, 1.0])
-def test_one_flipped_bit_is_found(folder, name, place):
-    content = bytearray((folder / name).read_bytes())
-    at = min(int(len(content) * place), len(content) - 1)
-    for bit in (0, 5, 7):
+def test_one_flipped_bit_is_found(folder, name):
+    content = (folder / name).read_bytes()
+    for place, bit in itertools.product([0.0, 0.003, 0.02, 0.3, 0.5, 0.77, 1.0], (0, 5, 7)):
         changed = bytearray(content)
-        changed[at] ^= 1 << bit
+        changed[min(int(len(content) * place), len(content) - 1)] ^= 1 << bit
         (folder / name).write_bytes(changed)
         # A flip in the sums may show as another file's that differs from them: the message names both.
         with pytest.raises(DataError, match=name):
@@ -186,18 +185,18 @@ FOREIGN = {
 }
 
 
-@pytest.mark.parametrize("content", FOREIGN)
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("sealed", [False, True])
-def test_anything_else_in_place_of_a_file(folder, name, content, sealed, tmp_path, monkeypatch):
+def test_anything_else_in_place_of_a_file(folder, name, sealed, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (folder / name).write_bytes(FOREIGN[content])
-    if sealed and name != "sha256.json":
-        seal(folder)
-    with pytest.raises(DataError, match=rf"model/{name}: ") as caught:
-        load(folder)
-    assert "\n" not in str(caught.value)
-    assert not (tmp_path / "trapped").exists()
+    for content in FOREIGN.values():
+        (folder / name).write_bytes(content)
+        if sealed and name != "sha256.json":
+            seal(folder)
+        with pytest.raises(DataError, match=rf"model/{name}: ") as caught:
+            load(folder)
+        assert "\n" not in str(caught.value)
+        assert not (tmp_path / "trapped").exists()
 
 
 def test_torch_files_are_refused(folder):

@@ -46,8 +46,16 @@ scores_lists = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=60)
 shares = st.floats(0.01, 0.99).map(lambda share: round(share, 3))
 
 
-@pytest.mark.parametrize("name", CONTINUOUS)
-@pytest.mark.parametrize(("n", "accept"), [(19, 0.95), (50, 0.95), (137, 0.95), (23, 0.8), (9, 0.5)])
+@pytest.mark.parametrize(
+    ("name", "n", "accept"),
+    [
+        ("uniform", 19, 0.95),
+        ("normal", 50, 0.95),
+        ("heavy tail", 137, 0.95),
+        ("near zero", 23, 0.8),
+        ("uniform", 9, 0.5),
+    ],
+)
 def test_mean_coverage_lies_between_accept_and_one_rank_more(name, n, accept):
     """The finite-sample guarantee, and that it is not bought with a threshold larger than needed."""
     draw, distribution = CONTINUOUS[name]

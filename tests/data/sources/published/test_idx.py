@@ -76,12 +76,12 @@ def test_both_parts_with_either_name_packed_or_not(tmp_path, style, packed):
 
 
 @pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("keep", [0, 1, 3, 7, 15, 17, -1])
-def test_a_cut_off_file_is_refused(tmp_path, packed, keep):
+def test_a_cut_off_file_is_refused(tmp_path, packed):
     whole = idx_bytes(np.ones((3, 4, 4), dtype=np.uint8))
     path = tmp_path / "train-images-idx3-ubyte"
-    path.write_bytes(gzip.compress(whole[:keep]) if packed else whole[:keep])
-    assert "cut off" in refusal(path) or keep < 4
+    for keep in (0, 1, 3, 7, 15, 17, -1):
+        path.write_bytes(gzip.compress(whole[:keep]) if packed else whole[:keep])
+        assert "cut off" in refusal(path) or keep in (0, 1, 3)
 
 
 @pytest.mark.parametrize("keep", [5, 12, 20, -9, -1])
