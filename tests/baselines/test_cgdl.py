@@ -179,6 +179,7 @@ def scores(model, images):
     return scores_of(model.head, z_BD, logits_BK)
 
 
+@pytest.mark.slow
 def test_an_image_of_no_class_is_unknown(trained):
     images, labels_B = shades(200, torch.Generator().manual_seed(1))
     with torch.no_grad():

@@ -44,6 +44,7 @@ def test_every_channel_is_moved_and_comes_back(features):
     torch.testing.assert_close(flow.inverse(y_BD), x_BD)
 
 
+@pytest.mark.slow
 def test_the_density_has_mass_one():
     flow = random_flow(2, layers=2)
     axis = torch.linspace(-40, 40, 601, dtype=torch.float64)
@@ -115,6 +116,7 @@ def density(model, x_BD):
     return scores_of(model.head, z_BD, logits_BK)["density"]
 
 
+@pytest.mark.slow
 def test_what_lies_between_and_beyond_the_clusters_is_unknown(trained):
     known_BD, labels_B = clusters(200, torch.Generator().manual_seed(1))
     with torch.no_grad():

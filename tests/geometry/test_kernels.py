@@ -24,6 +24,7 @@ def distances(y):
     return np.sqrt(((y[:, None] - y[None]) ** 2).sum(2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize(
     ("n", "width_a", "width_b"),

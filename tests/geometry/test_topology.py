@@ -59,6 +59,7 @@ def test_five_digits_however_close_the_spaces_are(topology):
         torch.testing.assert_close(x, double_gap(a, b, topology), rtol=module.TOLERANCE, atol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("path")
 def test_ranking_is_that_of_float64_except_for_ties():
     a, b = spaces(0.5, n=3000)

@@ -110,6 +110,7 @@ def kill_at(monkeypatch):
     monkeypatch.undo()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [FULL, ROTATING], ids=["full", "rotating"])
 @pytest.mark.parametrize("ema", [0.0, 0.9])
 @pytest.mark.parametrize("step", [0, 5, 11])
@@ -164,6 +165,7 @@ def test_a_start_from_scratch_has_new_weights_of_its_seed_and_the_same_normaliza
     assert torch.equal(one.std, first.std)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [FULL, ROTATING], ids=["full", "rotating"])
 def test_training_brings_samples_to_their_prototypes(first, data, tmp_path, settings):
     log = []

@@ -275,6 +275,7 @@ def test_intervals_do_not_depend_on_the_block_but_on_the_seed(monkeypatch):
         assert open_set_metrics(*case, resamples=50) == whole
 
 
+@pytest.mark.slow
 def test_intervals_cover_the_truth_about_as_often_as_they_say():
     true_auroc = 0.5 * (1 + math.erf(0.5))  # unit normals one apart: Phi(1 / sqrt 2)
     truths = {"auroc": true_auroc, "oscr": 0.8 * true_auroc}  # right with chance 0.8, whatever the score

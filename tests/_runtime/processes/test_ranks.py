@@ -13,7 +13,7 @@ from pmal._runtime.processes.launch import Launch, read_launch, refuse_ranks
 from pmal._runtime.processes.ranks import ALONE, Lost, RankGroup, _exchange
 from pmal._runtime.processes.torchrun import local_device, open_ranks
 from pmal.errors import PmalError, UsageError
-from tests.processes import run_processes
+from tests.support.processes import run_processes
 
 MEETING = import_module("torch.distributed.rendezvous")
 SCRIPT = Path(__file__).with_name("exchanges.py")
@@ -26,6 +26,7 @@ def results():
     return [json.loads(one.out) for one in ended]
 
 
+@pytest.mark.slow
 def test_what_comes_from_all_is_the_same_on_all(results):
     for found in results:
         assert found["for_all"] == [10]

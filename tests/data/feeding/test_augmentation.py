@@ -238,6 +238,7 @@ def crops_of_ramps(batch: int, flip: bool, height: int = 48, width: int = 64) ->
     return columns[:, 0], columns[:, -1], rows[:, 0], rows[:, -1]
 
 
+@pytest.mark.slow
 def test_resized_crops_have_every_area_shape_and_place() -> None:
     left, right, top, bottom = crops_of_ramps(4000, flip=False)
     for end in (left, right, top, bottom):

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 from pmal.data.rows.table import check_width, holds_embeddings, read_rows, read_rows_of_one_class
 from pmal.errors import DataError
-from tests.embeddings import WIDTH, rows, write_pictures, write_rows
+from tests.support.embeddings import WIDTH, rows, write_pictures, write_rows
 
 
 def npz(path, **arrays):

@@ -13,7 +13,7 @@ from pmal.data.sources.published.cifar import CIFAR10_CLASSES, CIFAR100_CLASSES
 from pmal.data.sources.readers import find_source, list_sources, open_source
 from pmal.data.splits.protocols import NUM_CLASSES
 from pmal.errors import DataError, UsageError
-from tests.data.sources.published.test_cifar import (
+from tests.data.sources.published.cifar_files import (
     assert_is,
     assert_is_cifar10,
     cifar10_files,
@@ -22,9 +22,9 @@ from tests.data.sources.published.test_cifar import (
     write,
     write_archive,
 )
-from tests.data.sources.published.test_idx import write_set
-from tests.data.sources.published.test_svhn import write_svhn
-from tests.data.sources.published.test_tinyimagenet import WNIDS, save_image, write_tree
+from tests.data.sources.published.idx_files import write_set
+from tests.data.sources.published.svhn_files import write_svhn
+from tests.data.sources.published.tinyimagenet_tree import WNIDS, save_image, write_tree
 
 TEN = tuple("0123456789")
 

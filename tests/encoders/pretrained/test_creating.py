@@ -32,6 +32,7 @@ def test_an_unknown_name_is_told_with_the_nearest():
         create_backbone("efficientnet_lite")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [

@@ -67,6 +67,7 @@ def same(a, b):
     return type(a) is type(b) and (a == b).all() if hasattr(a, "dtype") else a == b
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MODELS)
 def test_round_trip_to_the_last_bit(kind, tmp_path):
     model = MODELS[kind]()
@@ -221,6 +222,7 @@ def test_missing_folder_and_a_file_in_its_place(tmp_path):
         load(tmp_path / "file")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TENSORS)
 @pytest.mark.parametrize("other", ["seed", "classes", "rule"])
 def test_files_of_two_models_do_not_mix(folder, tmp_path, name, other):

@@ -17,6 +17,8 @@ from pmal.rejection.calibration.held_out import Calibration
 from pmal.rejection.new_class import add_class
 from tests.jobs import make_job
 
+pytestmark = pytest.mark.slow
+
 
 def part(labels, width=3):
     vectors = np.arange(len(labels) * width, dtype=np.float32).reshape(-1, width)

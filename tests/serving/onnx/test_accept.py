@@ -16,6 +16,8 @@ from pmal.serving.onnx.parity import Images
 from tests.serving.exports import exported, some_images
 from tests.serving.tiny_model import make_model
 
+pytestmark = pytest.mark.slow
+
 RATES = (0.01, 0.5, 0.8, 0.9, 0.95, 0.97, 0.999)
 
 

@@ -285,6 +285,7 @@ def test_answers_outside_the_classes_are_refused(monkeypatch):
             model.describe(images, ["a", "b"], 1)
 
 
+@pytest.mark.slow
 def test_metadata_read_without_a_library_are_those_that_onnx_reads():
     for name in ("distance", "softmax", "added"):
         model, found = exported(name)

@@ -16,8 +16,8 @@ from pmal import cli
 from pmal.__main__ import main
 from pmal.data.sources import readers as registry
 from pmal.run.run_folder import open_run, read_config
-from tests.report_runs import NAMES, write_photos
-from tests.test_cli import assert_one_line_error
+from tests.support.command_line import assert_one_line_error
+from tests.support.report_runs import NAMES, write_photos
 
 WORDS = ["--encoder", "small", "--epochs", 1, "--no-report", "--set", "training.batch_size=16"]
 
@@ -77,6 +77,7 @@ def test_a_run_is_not_measured_on_images_that_it_may_have_learned(call, photos, 
     assert call("evaluate", run)[0] == 0
 
 
+@pytest.mark.slow
 def test_a_run_that_must_not_be_touched_can_be_audited_elsewhere(call, photos, tmp_path):
     run = tmp_path / "run"
     assert call("fit", photos, *WORDS, "--out", run)[0] == 0
