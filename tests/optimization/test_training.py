@@ -20,7 +20,7 @@ from pmal.mining import PrototypeSet
 from pmal.optimization import point_to_set_distance
 from pmal.optimization.learner import PrototypeLearner, embed_prototypes
 from pmal.optimization.training import PrototypeTrainingSet, make_prototype_learner, optimize_embedding
-from tests.jobs import make_job
+from tests.support.jobs import make_job
 
 CPU = torch.device("cpu")
 SPEC = ClassifierSpec(EncoderConfig("small"), ("a", "b", "c"), image_size=8, channels=1)

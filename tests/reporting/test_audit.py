@@ -15,8 +15,8 @@ from pmal.mining import QualityOptions, SampleQuality, mine, mine_spaces, select
 from pmal.reporting.audit import Audit, audit_table, check_auditable, make_audit, sheet_rows, write_audit
 from pmal.reporting.contact_sheet import CAPTION, MARGIN, SIDE, TITLE, Row, contact_sheet
 from pmal.run.run_folder import open_run
-from tests.jobs import make_job
 from tests.reporting.embedded import embedded_samples
+from tests.support.jobs import make_job
 
 
 @pytest.fixture
