@@ -190,6 +190,7 @@ def test_an_image_of_no_class_is_unknown(trained):
         assert auroc(-known[name], -unknown[name]) < 0.03, name  # the other sign would be wrong
 
 
+@pytest.mark.slow
 def test_the_scale_is_the_papers_rule(trained):
     """Of the training images, a score is above 1 where one of the two is above its 95 % quantile."""
     images, labels_B = shades(300, torch.Generator().manual_seed(2))

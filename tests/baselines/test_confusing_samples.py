@@ -67,6 +67,7 @@ def test_each_network_is_moved_by_its_own_loss_alone():
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_the_pair_learns():
     """Real images are white: the generator, which starts gray, turns white."""
     torch.manual_seed(0)

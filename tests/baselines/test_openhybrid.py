@@ -128,6 +128,7 @@ def test_what_lies_between_and_beyond_the_clusters_is_unknown(trained):
         assert auroc(-known, -unknown) < 0.03  # the other sign would be wrong
 
 
+@pytest.mark.slow
 def test_the_density_of_the_direction_ignores_the_length():
     model = train(classifier(layers=4))
     known_BD, _ = clusters(200, torch.Generator().manual_seed(1))
@@ -173,6 +174,7 @@ def test_weights_of_the_embedding_itself_are_not_taken_for_those_of_its_directio
         other.load_state_dict(one.state_dict())
 
 
+@pytest.mark.slow
 def test_broken_is_unknown(trained):
     assert density(trained, torch.tensor([[torch.nan, 0.0]])).tolist() == [torch.inf]
 

@@ -87,6 +87,7 @@ def test_a_run_that_must_not_be_touched_can_be_audited_elsewhere(call, photos, t
     assert (tmp_path / "audit" / "audit.csv").is_file()
 
 
+@pytest.mark.slow
 def test_an_audit_that_cannot_be_written_fails_before_any_image_is_read(call, photos, tmp_path):
     run = tmp_path / "run"
     assert call("fit", photos, *WORDS, "--out", run)[0] == 0
@@ -199,6 +200,7 @@ def test_a_reader_that_has_read_enough_is_no_error():
     assert (done.returncode, done.stderr) == (1, "")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full on this system")
 def test_output_that_finds_no_room_is_one_line():
     done = pmal_to(os.open("/dev/full", os.O_WRONLY), "data", "list")

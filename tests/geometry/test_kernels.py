@@ -69,6 +69,7 @@ def test_parts_of_the_tiles_are_even(tiles, parts):
     assert (pairs == 1).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("chosen", [1, 15, 300])
 def test_weighted_gaps_of_some_rows(kernel, chosen):

@@ -50,6 +50,7 @@ def path(request, monkeypatch):
         monkeypatch.setattr(module, "SMALL", 0)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("path")
 @pytest.mark.parametrize("topology", module.TOPOLOGIES)
 def test_five_digits_however_close_the_spaces_are(topology):

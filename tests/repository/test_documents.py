@@ -51,7 +51,7 @@ def test_commands_in_the_text_exist():
 def test_scripts_in_the_text_exist():
     assert inline_commands("python")
     for line in inline_commands("python"):
-        [name] = re.findall(r"^(?:-m )?(benchmarks[\w./]*)", line)
+        [name] = re.findall(r"^(?:-m )?((?:benchmarks|scripts)[\w./]*)", line)
         path = ROOT / (name if name.endswith(".py") else f"{name.replace('.', '/')}.py")
         assert path.is_file() or (path.with_suffix("") / "__main__.py").is_file(), line
 

@@ -50,6 +50,7 @@ def test_what_comes_from_all_is_the_same_on_all(results):
     assert [found["share"] for found in results] == [[0, 1, 2], [3, 4]]
 
 
+@pytest.mark.slow
 def test_the_gradient_of_gathered_rows_is_that_of_all_losses(results):
     for rank, found in enumerate(results):
         gathered, gradient = found["gradient"]

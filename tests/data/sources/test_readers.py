@@ -215,6 +215,7 @@ def test_tinyimagenet_needs_its_two_hundred_classes(tmp_path):
     assert open_source("tinyimagenet", tmp_path).train.class_names == tuple(sorted(WNIDS + more))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", ["imagenet", "ILSVRC2012"])
 def test_imagenet_is_whole_under_both_names(tmp_path, folder):
     write_imagenet_tree(tmp_path / folder)
@@ -224,6 +225,7 @@ def test_imagenet_is_whole_under_both_names(tmp_path, folder):
         assert source.train.labels.tolist() == list(range(1000))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("images", ["imagenet", "imagenet-lt", "imagenet-lt/ImageNet"])
 def test_imagenet_lt_finds_its_images_and_its_open_set(tmp_path, images):
     write_imagenet_tree(tmp_path / images)

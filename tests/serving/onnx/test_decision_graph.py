@@ -12,6 +12,8 @@ from pmal.serving.onnx.decision_graph import DecisionGraph, Surprise
 from tests.serving.exports import by_nearest_prototype, some_images, with_added_class
 from tests.serving.tiny_model import make_model
 
+pytestmark = pytest.mark.slow
+
 SCORES = ("probability", "logit", "energy", "distance", "neighbors", "combined")
 
 
@@ -32,7 +34,6 @@ def assert_same(model, images):
     return found, expected
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("per_class", [False, True])
 @pytest.mark.parametrize("score", SCORES)
 def test_every_score_decides_as_the_model_does(score, per_class):
@@ -63,7 +64,6 @@ def test_other_distances_and_thresholds_set_by_hand():
     assert (found["label"] >= 0).all()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("score", SCORES)
 def test_an_image_at_the_threshold_is_known(score):
     scores = ask(make_model(Rule(score, threshold=0.0)), some_images())["score"]

@@ -19,6 +19,8 @@ from pmal.serving.onnx.parity import Parity
 from tests.serving.exports import exported
 from tests.serving.tiny_model import make_model, pictures_of
 
+pytestmark = pytest.mark.slow
+
 ESTIMATE = {"value": 0.9, "low": 0.85, "high": 0.95}
 METRICS = {
     "about": {
@@ -117,7 +119,6 @@ def test_odd_names_stay_names():
     assert "`<script>alert(1)</script>`, `` a`b ``, `two\\nlines`, `   `" in text
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "channels"), [("distance", 1), ("softmax", 3)])
 def test_its_example_runs_as_it_stands(tmp_path, name, channels):
     (tmp_path / "m.onnx").write_bytes(exported(name)[1].data)
@@ -138,7 +139,6 @@ def example(name):
     return code
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "kind"), [("distance", "PNG"), ("softmax", "JPEG")])
 def test_its_example_says_what_predict_says_of_an_image_of_another_size(tmp_path, call, name, kind):
     (tmp_path / "m.onnx").write_bytes(exported(name)[1].data)

@@ -18,6 +18,8 @@ from pmal.serving.onnx.onnx_model import OnnxHeader, OnnxModel
 from tests.serving.exports import exported, some_images
 from tests.serving.tiny_model import SIZE
 
+pytestmark = pytest.mark.slow
+
 
 def changed(**metadata):
     """The bytes of a good file, with other metadata."""
@@ -285,7 +287,6 @@ def test_answers_outside_the_classes_are_refused(monkeypatch):
             model.describe(images, ["a", "b"], 1)
 
 
-@pytest.mark.slow
 def test_metadata_read_without_a_library_are_those_that_onnx_reads():
     for name in ("distance", "softmax", "added"):
         model, found = exported(name)
