@@ -1,15 +1,18 @@
-# Fresh clone, Python 3.11 and make: `make run` tries the product, `make test` checks it.
+# Fresh clone, Python 3.11 and make: `make run` tries the product, `make test` checks it, `make check` in a minute what is quick.
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: run test test-oldest lint types unit docs clean
+.PHONY: run test check test-oldest lint types unit docs release clean
 
 run: $(VENV)/.installed
 	$(BIN)/pmal fit --out runs/sample
 
 test: lint types unit
+
+check: lint
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow"
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -37,6 +40,13 @@ docs: $(VENV)/.installed-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo site: build/site/index.html
 
+release: $(VENV)/.installed-dev
+	rm -rf dist build/wheel build/tried
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/python -m venv build/wheel
+	build/wheel/bin/pip --disable-pip-version-check install --quiet -c constraints.txt dist/*.whl
+	cd build && wheel/bin/pmal --version && wheel/bin/pmal fit --out tried --epochs 1 --no-report
+
 $(VENV)/.installed: pyproject.toml constraints.txt
 	command -v $(PYTHON) >/dev/null && $(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV)
 	$(PIP) -e '.[report]'
@@ -47,4 +57,4 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	touch $@
 
 clean:
-	rm -rf $(VENV) build runs .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build dist runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -20,6 +20,8 @@ from pmal.run import run_folder as runs
 from pmal.run.run_folder import read_config
 from pmal.run.stages import STAGE_NAMES
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 TINY = {
     "data": {"limit": 40, "held_out": 0.25, "image_size": 12, "augmentation": "none"},

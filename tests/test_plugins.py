@@ -40,8 +40,8 @@ from pmal.rejection.scores import LOGIT_SCORES
 from pmal.rejection.training_scores import POST_HOC
 from pmal.rejection.typicality.of_layers import TYPICALITY
 from pmal.rejection.typicality.penalty import DECISION
-from tests.documented import ROOT, blocks_of
-from tests.hanging import HANGING
+from tests.support.documented import ROOT, blocks_of
+from tests.support.hanging import HANGING
 
 EXAMPLE = ROOT / "examples" / "plugin"
 REGISTRIES = (METHODS, ENCODERS, SCORES, SOURCES)

@@ -25,7 +25,9 @@ from pmal.reporting import image_quality
 from pmal.reporting.audit import audit_run
 from pmal.reporting.page.sections.score_sections import SCORES
 from pmal.reporting.verdict import judge
-from tests.report_runs import NAMES, UNKNOWN_NAME, fit_photos, photo_config, write_photos
+from tests.support.report_runs import NAMES, UNKNOWN_NAME, fit_photos, photo_config, write_photos
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

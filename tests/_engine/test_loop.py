@@ -102,6 +102,7 @@ CONFIGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 @pytest.mark.parametrize("step", [0, 1, 3, 4, 9, 15])
 def test_killed_at_any_step_ends_with_the_same_bits(data, tmp_path, config, step):

@@ -114,6 +114,7 @@ def test_a_captured_step_does_what_the_eager_one_does(optimizer):
         torch.testing.assert_close(a, b, rtol=0.05, atol=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not steps._KNOWS_LIMIT, reason="a torch that cannot be told")
 def test_every_network_of_a_process_is_compiled(monkeypatch):
     """A benchmark trains one after another, with other heads and numbers of classes."""

@@ -16,7 +16,7 @@ from pmal._runtime.signals import (
     uninterrupted_starts,
 )
 from pmal.errors import Interrupted
-from tests.hanging import HANGING
+from tests.support.hanging import HANGING
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -24,6 +24,7 @@ def session():
     return open_session(Resources(device="cpu"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [name for name in METHODS if name not in ("pmal", "softmax")])
 def test_it_trains_saves_loads_and_answers_the_same(method, session, tmp_path):
     metrics = pipeline.fit(quick_config(method), tmp_path / "run", session)
@@ -59,6 +60,7 @@ def test_an_option_of_another_type_is_refused(options, session, tmp_path):
         pipeline.fit(quick_config("cpn", method_options=options), tmp_path / "run", session)
 
 
+@pytest.mark.slow
 def test_a_final_head_is_made_anew_with_other_options(session, tmp_path):
     """They concern the second training alone: the classifiers stay."""
     run = tmp_path / "run"

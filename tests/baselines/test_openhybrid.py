@@ -44,6 +44,7 @@ def test_every_channel_is_moved_and_comes_back(features):
     torch.testing.assert_close(flow.inverse(y_BD), x_BD)
 
 
+@pytest.mark.slow
 def test_the_density_has_mass_one():
     flow = random_flow(2, layers=2)
     axis = torch.linspace(-40, 40, 601, dtype=torch.float64)
@@ -115,6 +116,7 @@ def density(model, x_BD):
     return scores_of(model.head, z_BD, logits_BK)["density"]
 
 
+@pytest.mark.slow
 def test_what_lies_between_and_beyond_the_clusters_is_unknown(trained):
     known_BD, labels_B = clusters(200, torch.Generator().manual_seed(1))
     with torch.no_grad():
@@ -126,6 +128,7 @@ def test_what_lies_between_and_beyond_the_clusters_is_unknown(trained):
         assert auroc(-known, -unknown) < 0.03  # the other sign would be wrong
 
 
+@pytest.mark.slow
 def test_the_density_of_the_direction_ignores_the_length():
     model = train(classifier(layers=4))
     known_BD, _ = clusters(200, torch.Generator().manual_seed(1))
@@ -171,6 +174,7 @@ def test_weights_of_the_embedding_itself_are_not_taken_for_those_of_its_directio
         other.load_state_dict(one.state_dict())
 
 
+@pytest.mark.slow
 def test_broken_is_unknown(trained):
     assert density(trained, torch.tensor([[torch.nan, 0.0]])).tolist() == [torch.inf]
 

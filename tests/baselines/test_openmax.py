@@ -36,6 +36,7 @@ def classifier(**options):
     )
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.integers(0, 2**32 - 1), st.floats(0.3, 60), st.floats(1e-6, 1e6), st.integers(3, 60))
 def test_the_fit_is_at_least_as_likely_as_scipys(seed, shape, scale, count):
@@ -123,6 +124,7 @@ def test_the_score_is_that_of_the_equations(alpha):
     torch.testing.assert_close(moved, found, rtol=1e-4, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_far_out_is_unknown_although_its_logit_is_largest():
     X, y = clusters(120, 120, 120)
     options = {"training": {"learning_rate": 0.05, "weight_decay": 5e-4}}

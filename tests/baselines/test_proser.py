@@ -115,6 +115,7 @@ def test_mixtures_are_of_neighbors_and_those_of_one_class_do_not_count():
     assert mixed.is_contiguous(memory_format=torch.channels_last)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoder", IMAGES)
 def test_the_gradient_of_mixtures_reaches_every_weight_of_every_encoder(encoder):
     model = network(encoder).train()
@@ -132,6 +133,7 @@ def test_a_batch_of_one_class_has_a_finite_loss():
     assert all(p.grad.isfinite().all() for p in model.parameters())
 
 
+@pytest.mark.slow
 def test_it_is_one_graph_of_fixed_shapes():
     """What waits for the device, or takes a shape from the data, can be neither compiled nor captured."""
     model = network(alpha=2).train()
@@ -190,6 +192,7 @@ def fitted_clusters(gamma):
     ).fit(*clusters(120))
 
 
+@pytest.mark.slow
 def test_what_lies_between_the_classes_is_unknown():
     fitted, (known, labels) = fitted_clusters(0.01), clusters(50, seed=1)
     between = np.random.default_rng(2).normal(0, 0.3, (60, 2))
@@ -198,6 +201,7 @@ def test_what_lies_between_the_classes_is_unknown():
     assert (fitted.predict(known) == labels).mean() > 0.85
 
 
+@pytest.mark.slow
 def test_mixtures_make_the_placeholder_the_first_choice_halfway_between_two_classes():
     halfway = (CENTERS + CENTERS[[1, 2, 0]]) / 2
     assert (fitted_clusters(1.0).unknown_score(halfway) > 0).all()
@@ -208,6 +212,7 @@ class Killed(BaseException):
     """Stands for a process that is gone."""
 
 
+@pytest.mark.slow
 def test_killed_in_the_second_training_it_ends_with_the_same_bits(tmp_path, monkeypatch):
     quick = {
         "method": "proser",

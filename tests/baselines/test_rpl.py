@@ -61,6 +61,7 @@ def test_prototypes_pull():
     assert z.grad[0] < 0 < z.grad[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rpl", "rpl++"])
 def test_rejects_what_is_between_the_classes(name):
     accuracy, auroc = toy.measure(toy.learn(name), [0.0, 0.0])

@@ -10,7 +10,7 @@ from pmal.ensemble.classifier import ClassifierSpec
 from pmal.ensemble.classifiers import make_learner, untrained
 from pmal.ensemble.heads import final_head, first_head
 from pmal.methods import METHODS
-from tests.waiting import Watch
+from tests.support.waiting import Watch
 
 
 def learner_of(method, device="cpu"):

@@ -16,7 +16,9 @@ from pmal.rejection.model import Rule
 from pmal.run.run_folder import only_writer
 from pmal.serving.answers import image_files
 from tests.serving.tiny_model import CLASSES, HELD_OUT, make_model, pictures_of
-from tests.test_cli import assert_one_line_error
+from tests.support.command_line import assert_one_line_error
+
+pytestmark = pytest.mark.slow
 
 CPU = torch.device("cpu")
 

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from pmal._runtime.session import open_session
 from pmal.benchmark import schedule
 from pmal.benchmark.cells.cell import make_cell
@@ -15,8 +17,10 @@ from pmal.commands.benchmark import _run
 from pmal.config import Resources
 from pmal.data.sources import readers as registry
 from tests.benchmark.ledgers import made_up, options, record, tiny
-from tests.hanging import HANGING
-from tests.test_cli import assert_one_line_error
+from tests.support.command_line import assert_one_line_error
+from tests.support.hanging import HANGING
+
+pytestmark = pytest.mark.slow
 
 LEDGER = Path(__file__).parents[2] / "benchmarks" / "results"
 

@@ -7,7 +7,7 @@ import pytest
 
 from pmal.data.sources import readers as registry
 from pmal.data.sources.readers import open_source
-from tests.test_cli import assert_one_line_error
+from tests.support.command_line import assert_one_line_error
 
 
 @pytest.fixture

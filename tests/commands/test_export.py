@@ -11,13 +11,12 @@ import pytest
 from pmal.commands.export import _metrics
 from pmal.errors import PmalError
 from pmal.serving.onnx import exporting as export_onnx
-from tests import test_cli, test_cli_predict
 from tests.serving.exports import exported
 from tests.serving.tiny_model import CLASSES
+from tests.support.bad_images import spoil
+from tests.support.command_line import assert_one_line_error
 
-run = test_cli_predict.run
-photos = test_cli_predict.photos
-assert_one_line_error = test_cli.assert_one_line_error
+pytestmark = pytest.mark.slow
 
 WITHOUT = """
 import sys
@@ -84,7 +83,7 @@ def test_a_refused_file_is_not_left_on_disk(run, tmp_path, call, monkeypatch):
 
 
 def test_prediction_needs_no_torch_and_says_the_same(run, file, photos, call):
-    bad = test_cli_predict.spoil(photos)
+    bad = spoil(photos)
     words = [photos.parent / "gone.png", photos, photos.parent / "empty"]
     for form in (["--json"], ["--csv", "--top", "1"], []):
         expected, found = call("predict", run, *words, *form), without_torch("predict", file, *words, *form)

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from pmal import report_writing as report
-from tests import test_cli
-from tests.report_runs import NAMES, write_photos
+from tests.support.command_line import assert_one_line_error
+from tests.support.report_runs import NAMES, write_photos
 
 WORDS = ["--method", "softmax", "--encoder", "small", "--epochs", 1, "--set", "training.batch_size=16"]
 
@@ -43,6 +43,7 @@ def test_a_fit_without_a_report(words, tmp_path, call):
     assert not (tmp_path / "run" / "report.html").exists(), "it would show what is no longer so"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("problem", [ImportError("no module"), ValueError("two\nlines"), KeyError()])
 def test_a_report_that_cannot_be_drawn_does_not_spoil_the_fit(words, tmp_path, call, monkeypatch, problem):
     def fail(*_):
@@ -63,13 +64,13 @@ def test_stages_before_the_last_have_no_report(words, tmp_path, call):
 
 
 def test_what_is_no_run_is_told_in_one_line(tmp_path, call):
-    test_cli.assert_one_line_error(call("report", tmp_path), 3, str(tmp_path), "not a run folder")
+    assert_one_line_error(call("report", tmp_path), 3, str(tmp_path), "not a run folder")
 
 
 def test_a_place_that_cannot_be_written_to_is_told_before_any_work(tmp_path, call, monkeypatch):
     monkeypatch.setattr(report, "make_page", lambda *_: pytest.fail("work before the check"))
     (tmp_path / "file").touch()
     for out, place in ((tmp_path, tmp_path), (tmp_path / "file" / "page.html", tmp_path / "file")):
-        test_cli.assert_one_line_error(call("report", tmp_path, "--out", out), 2, str(place))
+        assert_one_line_error(call("report", tmp_path, "--out", out), 2, str(place))
     (tmp_path / "report.html").mkdir()
-    test_cli.assert_one_line_error(call("report", tmp_path), 2, "report.html")
+    assert_one_line_error(call("report", tmp_path), 2, "report.html")

@@ -14,13 +14,13 @@ from PIL import Image
 
 from pmal.rejection.bundle.saving import save_model
 from pmal.rejection.model import Rule
-from tests import test_cli
-from tests.hanging import HANGING, wait_for
 from tests.serving.http_service import call as http_call
 from tests.serving.http_service import form, png, predict
 from tests.serving.tiny_model import make_model
+from tests.support.command_line import assert_one_line_error
+from tests.support.hanging import HANGING, wait_for
 
-assert_one_line_error = test_cli.assert_one_line_error
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

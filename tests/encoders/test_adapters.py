@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from pmal.encoders import FeatureAdapter, create_encoder, lower_half, upper_half
 from pmal.errors import Interrupted, UsageError
-from tests.test_cli import assert_one_line_error
+from tests.support.command_line import assert_one_line_error
 
 
 class Returns(nn.Module):

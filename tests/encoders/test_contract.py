@@ -18,6 +18,7 @@ def test_every_shipped_encoder_is_listed():
     assert set(ENCODERS) <= set(list_encoders())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ENCODERS)
 @pytest.mark.parametrize("channels", [1, 3])
 def test_embeds_images_of_any_size_from_8_px(name: str, channels: int):
@@ -31,6 +32,7 @@ def test_embeds_images_of_any_size_from_8_px(name: str, channels: int):
             assert not torch.equal(z_BD[0], z_BD[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ENCODERS)
 def test_gradient_reaches_every_parameter_and_8_px_can_be_trained(name: str):
     torch.manual_seed(0)
@@ -41,6 +43,7 @@ def test_gradient_reaches_every_parameter_and_8_px_can_be_trained(name: str):
     assert untouched == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ENCODERS)
 def test_evaluation_is_deterministic_and_an_image_is_embedded_alone(name: str):
     torch.manual_seed(0)
@@ -75,6 +78,7 @@ def test_without_dropout_training_is_deterministic(name: str):
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ENCODERS)
 def test_the_torch_seed_alone_decides_the_weights(name: str):
     def weights(seed: int) -> list[torch.Tensor]:
@@ -86,6 +90,7 @@ def test_the_torch_seed_alone_decides_the_weights(name: str):
     assert not all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ENCODERS)
 def test_convolutions_before_a_norm_carry_no_bias_and_gray_input_costs_less(name: str):
     color, gray = (create_encoder(name, in_channels=c) for c in (3, 1))
@@ -95,6 +100,7 @@ def test_convolutions_before_a_norm_carry_no_bias_and_gray_input_costs_less(name
     assert saved == convolutions[0].weight.numel() * 2 // 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ENCODERS)
 @pytest.mark.parametrize("projection", ["none", "linear"])
 def test_two_halves_make_the_whole(name: str, projection: str):

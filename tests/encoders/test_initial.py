@@ -10,7 +10,7 @@ from pmal.encoders.initial import load_initial
 from pmal.ensemble.classifier import Classifier, ClassifierSpec
 from pmal.ensemble.classifiers import untrained
 from pmal.errors import DataError
-from tests.test_cli import assert_one_line_error
+from tests.support.command_line import assert_one_line_error
 
 
 def same(a, b):

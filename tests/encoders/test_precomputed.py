@@ -9,6 +9,8 @@ import torch
 from pmal.encoders import create_encoder
 from pmal.errors import UsageError
 
+pytestmark = pytest.mark.slow
+
 
 def test_it_is_linear_and_no_wider_than_its_input():
     encoder = create_encoder("precomputed", in_channels=7, image_size=1)

@@ -20,6 +20,7 @@ def test_the_bodies_have_the_published_parameter_counts(name: str, parameters: i
     assert count(create_encoder(name, stem="small")) == parameters - SAVED_BY_SMALL_STEM
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("image_size", "edge_of_64_px"), [(None, 2), (8, 8), (32, 8), (64, 8), (65, 2), (224, 2)]
 )

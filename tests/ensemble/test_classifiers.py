@@ -16,7 +16,7 @@ from pmal.data.feeding.batches import ResidentImages
 from pmal.ensemble import classifiers
 from pmal.ensemble.classifier import ClassifierSpec
 from pmal.ensemble.classifiers import networks_at_once, train_classifiers
-from tests.jobs import make_job
+from tests.support.jobs import make_job
 
 CPU = torch.device("cpu")
 SPEC = ClassifierSpec(EncoderConfig("small"), ("a", "b"), 8, 1)

@@ -10,7 +10,7 @@ from pmal.data.samples import ArrayStore, Samples
 from pmal.ensemble.classifier import Classifier, ClassifierSpec, load_classifier, save_classifier
 from pmal.ensemble.embeddings import embed_images, embed_training_set, stored_embeddings
 from pmal.errors import DataError
-from tests.jobs import make_job
+from tests.support.jobs import make_job
 
 CPU = torch.device("cpu")
 SPEC = ClassifierSpec(EncoderConfig("small"), ("a", "b", "c"), image_size=8, channels=1)

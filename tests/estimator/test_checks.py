@@ -66,6 +66,7 @@ class Centroids(ClassifierMixin, BaseEstimator):
         return loaded
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("estimator", [Centroids(), OpenSetClassifier(), OpenSetClassifier("softmax")])
 def test_what_keeps_the_contract_passes(estimator):
     before = repr(estimator.get_params())

@@ -22,6 +22,8 @@ from pmal.errors import DataError, Interrupted, UsageError
 from pmal.estimator.checks import make_problem
 from pmal.reporting.metrics import macro_f1
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 PROBLEM = make_problem()
 NAMES = {2: "two", 3: "three", 5: "five", 7: "seven"}

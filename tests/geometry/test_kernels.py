@@ -24,6 +24,7 @@ def distances(y):
     return np.sqrt(((y[:, None] - y[None]) ** 2).sum(2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize(
     ("n", "width_a", "width_b"),
@@ -41,8 +42,7 @@ def test_sums_over_all_pairs(kernel, n, width_a, width_b):
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("parts", [2, 3, 8])
-@pytest.mark.parametrize("n", [2, 257, 1500])
+@pytest.mark.parametrize(("n", "parts"), [(2, 3), (257, 8), (1500, 2)])
 def test_parts_add_up_to_the_whole_to_the_bit(kernel, parts, n):
     a, b = points(n, n, 5), points(n + 1, n, 7)
     done = []
@@ -56,8 +56,7 @@ def test_parts_add_up_to_the_whole_to_the_bit(kernel, parts, n):
     assert sum(done) == n * n
 
 
-@pytest.mark.parametrize("tiles", [1, 2, 7, 8, 31])
-@pytest.mark.parametrize("parts", [1, 2, 3, 8])
+@pytest.mark.parametrize(("tiles", "parts"), [(1, 1), (1, 8), (2, 3), (7, 2), (8, 8), (31, 1), (31, 3)])
 def test_parts_of_the_tiles_are_even(tiles, parts):
     met = np.zeros((tiles, tiles), dtype=int)
     for index in range(parts):
@@ -70,6 +69,7 @@ def test_parts_of_the_tiles_are_even(tiles, parts):
     assert (pairs == 1).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("chosen", [1, 15, 300])
 def test_weighted_gaps_of_some_rows(kernel, chosen):

@@ -65,6 +65,7 @@ def test_a_small_difference_is_seen(topology):
     torch.testing.assert_close(found, exact, rtol=0.5, atol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 def test_more_landmarks_leave_less_error(topology):
     first, second = spaces(n=2000)

@@ -60,6 +60,7 @@ def test_x_is_the_transcription_with_ties_and_duplicates(spaces, topology):
     np.testing.assert_allclose(found.x, reference.distances(*spaces, topology), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=80)
 @given(grids(), TOPOLOGIES, TEMPERATURES)
 def test_log_r_is_the_transcription_with_ties_and_duplicates(spaces, topology, temperature):
@@ -212,6 +213,7 @@ def test_arrays_and_tensors_of_any_precision_are_alike():
 EXTREMES = st.sampled_from([0.0, 1.0, -1.0, 1e20, -1e20, 1e-20, 3e38, 1e-300, 1e300, np.pi])
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(st.data(), st.integers(2, 6), st.integers(2, 4), TOPOLOGIES, TEMPERATURES, st.sampled_from([None, 2]))
 def test_never_nan(data, n, classes, topology, temperature, landmarks):

@@ -50,15 +50,17 @@ def path(request, monkeypatch):
         monkeypatch.setattr(module, "SMALL", 0)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("path")
 @pytest.mark.parametrize("topology", module.TOPOLOGIES)
-@pytest.mark.parametrize("noise", [3.0, 0.3, 0.03, 1e-3, 1e-5, 1e-8])
-def test_five_digits_however_close_the_spaces_are(topology, noise):
-    a, b = spaces(noise)
-    x = module.topology_gap(a, b, topology, kernel_for(CPU), fast=False, advance=None)
-    torch.testing.assert_close(x, double_gap(a, b, topology), rtol=module.TOLERANCE, atol=0)
+def test_five_digits_however_close_the_spaces_are(topology):
+    for noise in (3.0, 0.3, 0.03, 1e-3, 1e-5, 1e-8):
+        a, b = spaces(noise)
+        x = module.topology_gap(a, b, topology, kernel_for(CPU), fast=False, advance=None)
+        torch.testing.assert_close(x, double_gap(a, b, topology), rtol=module.TOLERANCE, atol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("path")
 def test_ranking_is_that_of_float64_except_for_ties():
     a, b = spaces(0.5, n=3000)

@@ -110,6 +110,7 @@ def blocks(monkeypatch):
     return sizes
 
 
+@pytest.mark.slow
 def test_a_class_of_20000_takes_each_pair_once_in_few_blocks(blocks):
     points, log_r = _random_class(11, 20_000, 10)
     gaps = diversity_gaps(points, log_r)
@@ -196,6 +197,7 @@ def test_random_follows_the_seed_and_grows_with_the_count():
     assert len({i for draw in draws for i in draw}) > 60
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", DIVERSITY_RULES)
 @settings(deadline=None)
 @given(samples=CLASSES, count=st.integers(1, 12), seed=st.integers(0, 2**62))

@@ -14,7 +14,7 @@ from pmal.ensemble.embeddings import EmbeddedSet
 from pmal.errors import DataError
 from pmal.geometry import topology_robustness
 from pmal.mining import SampleQuality, mine_prototypes
-from tests.jobs import make_job
+from tests.support.jobs import make_job
 
 
 @pytest.fixture

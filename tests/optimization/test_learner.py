@@ -170,6 +170,7 @@ def compare_compiled(refresh, backend, device):
     torch.testing.assert_close(eager.bank.cache, other.bank.cache, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")  # the compiler's own
 @pytest.mark.parametrize("refresh", [3, 5])
 def test_a_compiled_step_has_the_gradients_of_an_eager_one_while_the_bank_rotates(refresh):

@@ -20,7 +20,7 @@ from pmal.mining import PrototypeSet
 from pmal.optimization import point_to_set_distance
 from pmal.optimization.learner import PrototypeLearner, embed_prototypes
 from pmal.optimization.training import PrototypeTrainingSet, make_prototype_learner, optimize_embedding
-from tests.jobs import make_job
+from tests.support.jobs import make_job
 
 CPU = torch.device("cpu")
 SPEC = ClassifierSpec(EncoderConfig("small"), ("a", "b", "c"), image_size=8, channels=1)
@@ -110,6 +110,7 @@ def kill_at(monkeypatch):
     monkeypatch.undo()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [FULL, ROTATING], ids=["full", "rotating"])
 @pytest.mark.parametrize("ema", [0.0, 0.9])
 @pytest.mark.parametrize("step", [0, 5, 11])
@@ -164,6 +165,7 @@ def test_a_start_from_scratch_has_new_weights_of_its_seed_and_the_same_normaliza
     assert torch.equal(one.std, first.std)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [FULL, ROTATING], ids=["full", "rotating"])
 def test_training_brings_samples_to_their_prototypes(first, data, tmp_path, settings):
     log = []

@@ -17,7 +17,7 @@ from pmal.mining import PrototypeSet
 from pmal.optimization.learned import Learned
 from pmal.rejection import building
 from pmal.rejection.model import OpenSetModel, Prototype, Rule
-from tests.jobs import make_job
+from tests.support.jobs import make_job
 
 CPU = torch.device("cpu")
 NAMES = ("a", "b", "c")

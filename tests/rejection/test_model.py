@@ -21,7 +21,7 @@ from pmal.rejection.calibration.held_out import Calibration
 from pmal.rejection.calibration.thresholds import conformal_threshold
 from pmal.rejection.model import REPLAYED, OpenSetModel, Prototype, Rule
 from pmal.rejection.scores import Reference, unknown_scores
-from tests.waiting import Watch
+from tests.support.waiting import Watch
 
 CPU = torch.device("cpu")
 NAMES = ("ant", "bee", "cow")

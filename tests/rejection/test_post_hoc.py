@@ -117,6 +117,7 @@ def test_mahalanobis_is_the_same_in_any_linear_coordinates(seed):
     torch.testing.assert_close(plain, turned, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 1000))
 def test_vim_is_the_same_when_the_space_is_turned_and_react_when_channels_are_reordered(seed):
     z, labels, weight, bias, new = tensors(*problem(seed))

@@ -10,13 +10,13 @@ from pmal._runtime.progress import Lines
 from pmal._runtime.session import open_session
 from pmal.config import EnsembleConfig, MiningConfig, Resources, RunConfig
 from pmal.data.samples import ArrayStore, Samples
-from pmal.ensemble.embeddings import EmbeddedSet
 from pmal.errors import UsageError
 from pmal.mining import QualityOptions, SampleQuality, mine, mine_spaces, select_candidates
 from pmal.reporting.audit import Audit, audit_table, check_auditable, make_audit, sheet_rows, write_audit
 from pmal.reporting.contact_sheet import CAPTION, MARGIN, SIDE, TITLE, Row, contact_sheet
 from pmal.run.run_folder import open_run
-from tests.jobs import make_job
+from tests.reporting.embedded import embedded_samples
+from tests.support.jobs import make_job
 
 
 @pytest.fixture
@@ -32,20 +32,6 @@ def audit():
     found = mine(log_r, points, labels, settings, num_classes=2, ids=samples.ids, class_names=names)
     candidates = select_candidates(log_r, torch.from_numpy(labels), at_least=2)
     return Audit(samples, log_r, candidates, torch.tensor([0, 1, 0, 0, 0, 1, 1]), found)
-
-
-def embedded_samples(count=30, same=False):
-    """Samples, and what two classifiers make of them: `same` if they do not differ."""
-    random = np.random.default_rng(0)
-    labels, ids = np.arange(count) % 3, np.arange(count) * 2
-    store = ArrayStore("birds", np.zeros((2 * count, 8, 8, 1), np.uint8))
-    spaces = []
-    for _ in range(2):
-        z, weight = random.normal(size=(count, 5)), random.normal(size=(3, 5))
-        parts = (torch.from_numpy(part) for part in (z + 2 * weight[labels], weight, np.zeros(3)))
-        spaces.append(EmbeddedSet(*parts, fresh=False))
-    samples = Samples(store, ids, labels, ("owl", "tit", "wren"))
-    return samples, [spaces[0]] * 2 if same else spaces
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pmal._runtime.session import open_session
 from pmal.config import MiningConfig, Resources, RunConfig
 from pmal.reporting import image_quality
 from pmal.reporting.image_quality import quality_of_images
-from tests.reporting.test_audit import embedded_samples
+from tests.reporting.embedded import embedded_samples
 
 SESSION = open_session(Resources(device="cpu"))
 

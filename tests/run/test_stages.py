@@ -54,14 +54,17 @@ def test_what_comes_last_is_discarded_first(run, monkeypatch):
     assert (run / "prototypes.json").exists()
 
 
-@pytest.mark.parametrize(
-    ("missing", "only"), [(a, b) for i, a in enumerate(STAGE_NAMES) for b in STAGE_NAMES[i + 1 :]]
-)
-def test_a_stage_alone_needs_those_before_it(run, missing, only):
-    check_stages(RunConfig(), run, None, only)
-    (run / LEFT[missing][0]).unlink()
-    with pytest.raises(UsageError, match=f"stage {only} needs {missing} done: run --only {missing} first"):
+@pytest.mark.parametrize("missing", STAGE_NAMES[:-1])
+def test_a_stage_alone_needs_those_before_it(run, missing):
+    later = STAGE_NAMES[STAGE_NAMES.index(missing) + 1 :]
+    for only in later:
         check_stages(RunConfig(), run, None, only)
+    (run / LEFT[missing][0]).unlink()
+    for only in later:
+        with pytest.raises(
+            UsageError, match=f"stage {only} needs {missing} done: run --only {missing} first"
+        ):
+            check_stages(RunConfig(), run, None, only)
 
 
 def test_stages_that_do_not_exist_or_contradict_are_named(run):

@@ -14,8 +14,8 @@ from pmal.serving.http.batching import batch_size
 from pmal.serving.http.core import Service
 from pmal.serving.http.served_model import ServedModel
 from pmal.serving.http.server import make_server
-from tests.hanging import HANGING, wait_for
 from tests.serving.tiny_model import make_model, pictures_of
+from tests.support.hanging import HANGING, wait_for
 
 Reply = namedtuple("Reply", ["status", "headers", "body"])
 

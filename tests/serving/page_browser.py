@@ -2,7 +2,7 @@
 
 import contextlib
 
-from tests import browser
+from tests.support import browser
 
 
 @contextlib.contextmanager

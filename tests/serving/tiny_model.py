@@ -2,7 +2,9 @@
 
 import torch
 
-from pmal.config import EncoderConfig
+from pmal._runtime.progress import Silent
+from pmal._runtime.session import Session
+from pmal.config import EncoderConfig, Resources
 from pmal.data.feeding.batches import ResidentImages
 from pmal.ensemble.classifier import Classifier, ClassifierSpec
 from pmal.rejection.calibration.held_out import Calibration
@@ -16,6 +18,7 @@ PER_CLASS = (4, 2, 3)
 """Prototypes of each class; the rest of the table is masked."""
 HELD_OUT = 20
 BY_DISTANCE = Rule("distance")
+SESSION = Session(torch.device("cpu"), Resources(), Silent())
 
 
 def pictures_of(kind, count, seed=0, channels=1):

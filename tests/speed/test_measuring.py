@@ -25,6 +25,8 @@ from pmal.speed.reference import Pictures, ReferenceLoop, smooth_pictures
 from pmal.speed.timing import Stopwatch, in_turns, quantile, spread
 from pmal.speed.training_rates import measure_training
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 TINY = Case("small", 16, 8, steps=2, classes=3, channels=1)
 

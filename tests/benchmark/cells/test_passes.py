@@ -62,6 +62,7 @@ def test_epochs_of_several_networks_cost_as_much_as_those_of_one():
     assert epochs_at_cost(2, networks=9) == 1
 
 
+@pytest.mark.slow
 def test_the_count_is_that_of_a_training(tmp_path, monkeypatch):
     """All images that a network sees in training, prototypes among them."""
     seen, network = [], type(create_encoder("small"))

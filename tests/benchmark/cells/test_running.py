@@ -26,6 +26,8 @@ from pmal.reporting import evaluation
 from pmal.run.run_folder import open_run
 from tests.benchmark.ledgers import tiny
 
+pytestmark = pytest.mark.slow
+
 
 class Said(Silent):
     def __init__(self):

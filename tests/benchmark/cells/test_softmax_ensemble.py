@@ -24,6 +24,8 @@ from pmal.ensemble.embeddings import embed_images
 from pmal.reporting.metrics import auroc
 from tests.benchmark.ledgers import TINY, tiny
 
+pytestmark = pytest.mark.slow
+
 CELL = tiny("softmax").together(3)
 
 

@@ -14,7 +14,9 @@ from pmal.benchmark.far.comparison import FarOptions, measure_runs
 from pmal.benchmark.far.far_images import MADE
 from pmal.config import Resources, RunConfig, build, merge
 from tests.benchmark.ledgers import tiny
-from tests.test_cli import assert_one_line_error
+from tests.support.command_line import assert_one_line_error
+
+pytestmark = pytest.mark.slow
 
 
 class Said:

@@ -11,17 +11,16 @@ def make_images(count=12, channels=3, size=16):
     return torch.randint(0, 256, shape, generator=torch.Generator().manual_seed(5), dtype=torch.uint8)
 
 
-@pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("size", [8, 13, 28])
 @pytest.mark.parametrize("name", MADE)
-def test_every_kind_has_the_shape_of_the_images_and_is_the_same_every_time(name, size, channels):
-    images = make_images(channels=channels, size=size)
-    before = images.clone()
-    made = MADE[name](images)
-    assert (made.shape, made.dtype) == (images.shape, torch.uint8)
-    assert torch.equal(made, MADE[name](images))
-    assert torch.equal(images, before)
-    assert not torch.equal(made, images)
+def test_every_kind_has_the_shape_of_the_images_and_is_the_same_every_time(name):
+    for channels, size in ((1, 8), (3, 13), (1, 28), (3, 28)):
+        images = make_images(channels=channels, size=size)
+        before = images.clone()
+        made = MADE[name](images)
+        assert (made.shape, made.dtype) == (images.shape, torch.uint8)
+        assert torch.equal(made, MADE[name](images))
+        assert torch.equal(images, before)
+        assert not torch.equal(made, images)
 
 
 def test_noise_has_every_value_as_often():

@@ -7,7 +7,9 @@ import pytest
 from benchmarks.ledger_page.__main__ import write_ledger_page
 from pmal.benchmark.cells.cell import make_cell
 from tests.benchmark.ledgers import grid_records, made_up, mining_record, record
-from tests.browser import open_page
+from tests.support.browser import open_page
+
+pytestmark = pytest.mark.slow
 
 OUTSIDE = """svg => {
     // Marks that lie beyond the drawing, to the left or to the right.

@@ -59,6 +59,7 @@ def test_too_many_pixels_are_refused_by_the_header() -> None:
         decode(with_declared_size(data, 60_000, 60_000))
 
 
+@pytest.mark.slow
 def test_more_pixels_than_the_header_declares_are_refused() -> None:
     """What is declared is within the limit; what would be decoded need not be."""
     many = heic(np.zeros((2000, 3000, 3), np.uint8))

@@ -312,6 +312,7 @@ def test_small_images_are_not_worth_threads(monkeypatch, seconds, workers, sever
 # -- streaming --
 
 
+@pytest.mark.slow
 def test_streaming_in_spawned_workers_gives_the_loaded_images(odd_folder: Path, tmp_path: Path) -> None:
     folder = open_folder(odd_folder).train
     write_parquet(tmp_path / "x.parquet", {"train": folder})

@@ -238,6 +238,7 @@ def crops_of_ramps(batch: int, flip: bool, height: int = 48, width: int = 64) ->
     return columns[:, 0], columns[:, -1], rows[:, 0], rows[:, -1]
 
 
+@pytest.mark.slow
 def test_resized_crops_have_every_area_shape_and_place() -> None:
     left, right, top, bottom = crops_of_ramps(4000, flip=False)
     for end in (left, right, top, bottom):
@@ -341,14 +342,14 @@ def test_padding_grows_with_the_image(side: int, padding: int) -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize(("channels", "size"), [(1, 8), (1, 28), (3, 8), (3, 32), (3, 64)])
-def test_output_is_a_finite_float_batch(policy: str, channels: int, size: int) -> None:
-    images, (mean, std) = random_images(6, channels, size), statistics_of(channels)
-    x = augment(images, policy, mean, std, flip=True)
-    assert x.shape == images.shape
-    assert x.dtype == torch.float32
-    assert x.is_contiguous()
-    assert torch.isfinite(x).all()
+def test_output_is_a_finite_float_batch(policy: str) -> None:
+    for channels, size in ((1, 8), (1, 28), (3, 8), (3, 64)):
+        images, (mean, std) = random_images(6, channels, size), statistics_of(channels)
+        x = augment(images, policy, mean, std, flip=True)
+        assert x.shape == images.shape
+        assert x.dtype == torch.float32
+        assert x.is_contiguous()
+        assert torch.isfinite(x).all()
 
 
 @pytest.mark.parametrize("policy", ["standard", "strong", "imagenet"])

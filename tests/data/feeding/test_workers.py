@@ -10,30 +10,16 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from pmal.data.feeding import workers as feeding
 from pmal.data.feeding.workers import Workers
 from pmal.errors import DataError, PmalError
-from tests.hanging import HANGING, wait_for
+from tests.data.feeding.squares import PLAN, Squares
+from tests.support.hanging import HANGING, wait_for
 
-PLAN = torch.split(torch.arange(12), 4)
 SQUARES = [[0, 1, 4, 9], [16, 25, 36, 49], [64, 81, 100, 121]]
 IN_PROC = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
-
-
-class Squares(Dataset):
-    def __init__(self, bad=None):
-        self.bad = bad
-
-    def __len__(self):
-        return 12
-
-    def __getitems__(self, positions):
-        if self.bad in positions:
-            raise DataError(f"image {self.bad}: gone")
-        return [position**2 for position in positions]
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -150,7 +136,7 @@ def test_what_others_fork_can_be_ended():
 
 _STREAM = """
 import multiprocessing, time
-from tests.data.feeding.test_workers import PLAN, Squares
+from tests.data.feeding.squares import PLAN, Squares
 from pmal.data.feeding import workers as feeding
 from pmal.data.feeding.workers import Workers
 if __name__ == "__main__":
@@ -161,6 +147,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @IN_PROC
 @pytest.mark.parametrize("shadow", [False, True], ids=["", "beside another PIL.py"])
 def test_they_end_with_a_process_that_is_killed(tmp_path, shadow):

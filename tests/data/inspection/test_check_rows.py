@@ -5,7 +5,7 @@ import numpy as np
 from pmal._runtime.progress import Silent
 from pmal.data.inspection.check import check_source, describe_check
 from pmal.data.sources.readers import open_source
-from tests.embeddings import WIDTH, rows, write_rows
+from tests.support.embeddings import WIDTH, rows, write_rows
 
 
 def dirty(tmp_path):

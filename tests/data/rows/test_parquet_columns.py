@@ -30,12 +30,12 @@ def _open(column, **options):
         pa.list_(pa.float16(), 3),
     ],
 )
-@pytest.mark.parametrize("group", [1, 2, 100])
-def test_lists_become_a_matrix(kind, group):
+def test_lists_become_a_matrix(kind):
     rows = [[0.5, 1.0, -2.0], [3.0, 4.0, 5.0], [6.0, 7.0, 8.0], [9.0, 0.25, 1.0], [0.0, 0.0, 1.0]]
-    found = read_column(_open(pa.array(rows, kind), row_group_size=group), "x", "x", _any_size)
-    assert found.tolist() == rows
-    assert found.dtype == kind.value_type.to_pandas_dtype()
+    for group in (1, 2, 100):
+        found = read_column(_open(pa.array(rows, kind), row_group_size=group), "x", "x", _any_size)
+        assert found.tolist() == rows
+        assert found.dtype == kind.value_type.to_pandas_dtype()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 from pmal.data.rows.table import check_width, holds_embeddings, read_rows, read_rows_of_one_class
 from pmal.errors import DataError
-from tests.embeddings import WIDTH, rows, write_pictures, write_rows
+from tests.support.embeddings import WIDTH, rows, write_pictures, write_rows
 
 
 def npz(path, **arrays):
@@ -26,9 +26,17 @@ def refusal(path, read=read_rows):
     return said
 
 
-@pytest.mark.parametrize("name", ["embeddings", "embedding", "features", "z", "z_0"])
-@pytest.mark.parametrize("kind", ["npz", "parquet", "fixed.parquet", "safetensors"])
-def test_every_name_in_every_format(tmp_path, name, kind):
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("embeddings", "npz"),
+        ("embedding", "parquet"),
+        ("features", "fixed.parquet"),
+        ("z", "safetensors"),
+        ("z_0", "npz"),
+    ],
+)
+def test_every_name_and_every_format(tmp_path, name, kind):
     path, (vectors, _) = tmp_path / f"e.{kind}", rows(10)
     if kind == "npz":
         npz(path, **{name: vectors})

@@ -10,7 +10,7 @@ import pytest
 from pmal.data.samples import VectorStore
 from pmal.data.sources.readers import open_source
 from pmal.errors import DataError
-from tests.embeddings import rows, write_pictures, write_rows
+from tests.support.embeddings import rows, write_pictures, write_rows
 
 
 def opened(path):

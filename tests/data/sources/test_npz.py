@@ -197,6 +197,7 @@ def test_all_arrays_together_have_a_limit(tmp_path: Path, monkeypatch: pytest.Mo
         open_npz(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_damaged_byte_is_refused_or_does_not_matter(tmp_path: Path, packed: bool) -> None:
     path = tmp_path / "x.npz"

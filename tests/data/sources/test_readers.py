@@ -13,7 +13,7 @@ from pmal.data.sources.published.cifar import CIFAR10_CLASSES, CIFAR100_CLASSES
 from pmal.data.sources.readers import find_source, list_sources, open_source
 from pmal.data.splits.protocols import NUM_CLASSES
 from pmal.errors import DataError, UsageError
-from tests.data.sources.published.test_cifar import (
+from tests.data.sources.published.cifar_files import (
     assert_is,
     assert_is_cifar10,
     cifar10_files,
@@ -22,9 +22,9 @@ from tests.data.sources.published.test_cifar import (
     write,
     write_archive,
 )
-from tests.data.sources.published.test_idx import write_set
-from tests.data.sources.published.test_svhn import write_svhn
-from tests.data.sources.published.test_tinyimagenet import WNIDS, save_image, write_tree
+from tests.data.sources.published.idx_files import write_set
+from tests.data.sources.published.svhn_files import write_svhn
+from tests.data.sources.published.tinyimagenet_tree import WNIDS, save_image, write_tree
 
 TEN = tuple("0123456789")
 
@@ -215,6 +215,7 @@ def test_tinyimagenet_needs_its_two_hundred_classes(tmp_path):
     assert open_source("tinyimagenet", tmp_path).train.class_names == tuple(sorted(WNIDS + more))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", ["imagenet", "ILSVRC2012"])
 def test_imagenet_is_whole_under_both_names(tmp_path, folder):
     write_imagenet_tree(tmp_path / folder)
@@ -224,6 +225,7 @@ def test_imagenet_is_whole_under_both_names(tmp_path, folder):
         assert source.train.labels.tolist() == list(range(1000))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("images", ["imagenet", "imagenet-lt", "imagenet-lt/ImageNet"])
 def test_imagenet_lt_finds_its_images_and_its_open_set(tmp_path, images):
     write_imagenet_tree(tmp_path / images)

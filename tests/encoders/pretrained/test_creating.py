@@ -32,6 +32,7 @@ def test_an_unknown_name_is_told_with_the_nearest():
         create_backbone("efficientnet_lite")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
@@ -63,6 +64,7 @@ def test_absurd_descriptions_are_refused_in_one_line(description, path, value, m
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_network_of_too_many_weights_is_refused_before_memory_is_taken(description):
     config = {**description["architecture"]["config"], "hidden_size": 16384, "num_hidden_layers": 256}
     huge = changed(description, ["architecture", "config"], {**config, "intermediate_size": 16384})

@@ -9,6 +9,8 @@ from pmal.encoders.pretrained import create_backbone
 from pmal.encoders.pretrained.efficientnet_lite import ConvNorm, same_padding
 from pmal.encoders.pretrained.weights import read_own
 
+pytestmark = pytest.mark.slow
+
 SIDES = {"efficientnet_lite0": 224, "efficientnet_lite1": 240}
 MILLIONS = {"efficientnet_lite0": 3.37, "efficientnet_lite1": 4.14}
 

@@ -41,6 +41,7 @@ def some_pixels(side, count=3):
     return torch.randint(0, 256, shape, generator=torch.manual_seed(1)).to(torch.uint8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_features_are_those_of_the_library_and_a_description_is_enough(family, saved, no_network):
     folder, model = saved[family]
@@ -60,6 +61,7 @@ def test_features_are_those_of_the_library_and_a_description_is_enough(family, s
     assert backbone_digest(again) == backbone_digest(backbone)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_file_of_weights_takes_the_place_of_those_in_the_folder(family, saved, tmp_path):
     folder, _ = saved[family]
@@ -72,6 +74,7 @@ def test_a_file_of_weights_takes_the_place_of_those_in_the_folder(family, saved,
         assert torch.equal(create_backbone(f"hf/{bare}", weights=str(file))(pixels), backbone(pixels))
 
 
+@pytest.mark.slow
 def test_a_relative_folder_is_one_and_the_cache_of_the_hub_is_another(
     saved, tmp_path, monkeypatch, no_network
 ):

@@ -71,14 +71,14 @@ def test_every_format_says_the_same(tmp_path, ending):
 
 
 @pytest.mark.parametrize("ending", FORMATS)
-@pytest.mark.parametrize("name", ["z", "embeddings", "embedding", "features", "z_0"])
-def test_one_space_without_a_head(tmp_path, ending, name):
-    entries = {name: _entries()["z_0"], "label": np.array([4, 7] * 6), "score": np.ones(12)}
-    found = read_embeddings(_write(tmp_path / f"e.{ending}", entries))
-    assert np.array_equal(found.z[0].numpy(), entries[name])
-    assert (found.heads, found.paths, found.ids.tolist()) == ((), None, list(range(12)))
-    assert (found.labels.tolist(), found.class_names, found.num_classes) == ([0, 1] * 6, ("4", "7"), 2)
-    assert found.ignored == ("score",)
+def test_one_space_without_a_head(tmp_path, ending):
+    for name in ("z", "embeddings", "embedding", "features", "z_0"):
+        entries = {name: _entries()["z_0"], "label": np.array([4, 7] * 6), "score": np.ones(12)}
+        found = read_embeddings(_write(tmp_path / f"{name}.{ending}", entries))
+        assert np.array_equal(found.z[0].numpy(), entries[name])
+        assert (found.heads, found.paths, found.ids.tolist()) == ((), None, list(range(12)))
+        assert (found.labels.tolist(), found.class_names, found.num_classes) == ([0, 1] * 6, ("4", "7"), 2)
+        assert found.ignored == ("score",)
 
 
 def test_one_space_with_a_head_may_go_without_numbers(tmp_path):

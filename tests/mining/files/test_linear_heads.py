@@ -106,6 +106,7 @@ def test_two_heads_find_damaged_samples():
 # -- the bootstrap
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=60), st.integers(0, 5))
 def test_every_class_is_drawn_as_often_as_it_is_there(labels, seed):

@@ -35,6 +35,7 @@ def keep(labels, channels, label=2):
     return change
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "change", "reason"),
     [

@@ -112,6 +112,7 @@ def kill_after(monkeypatch, calls):
 
 
 # Five files are moved into place inside the new folder; then old aside, new into place, old deleted.
+@pytest.mark.slow
 @pytest.mark.parametrize("calls", range(9))
 def test_a_killed_process_leaves_the_old_or_the_new_or_both(folder, tmp_path, monkeypatch, calls):
     save_model(tmp_path / "expected", make_model(make_network(1)))

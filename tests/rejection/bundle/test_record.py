@@ -53,6 +53,7 @@ def may_be_none(path):
     return path[-1] in ("threshold", "revision", "calibration", "scale") or "libraries" in path[:-1]
 
 
+@pytest.mark.slow
 def test_every_field_of_model_json_is_needed_and_has_its_type(folder):
     content = json.loads((folder / "model.json").read_text(encoding="utf-8"))
     for path in list(paths(content))[1:]:

@@ -15,7 +15,9 @@ from pmal.rejection.bundle.saving import load_model, save_model
 from pmal.rejection.calibration import folding
 from pmal.rejection.calibration.held_out import Calibration
 from pmal.rejection.new_class import add_class
-from tests.jobs import make_job
+from tests.support.jobs import make_job
+
+pytestmark = pytest.mark.slow
 
 
 def part(labels, width=3):

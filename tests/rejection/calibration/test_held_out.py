@@ -71,6 +71,7 @@ RELATED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [20, 60, 300])
 @pytest.mark.parametrize("related", RELATED)
 def test_the_combined_score_accepts_what_is_promised(related, n):
@@ -87,6 +88,7 @@ def test_the_combined_score_accepts_what_is_promised(related, n):
     assert 0.9 - 3 * error <= np.mean(shares) <= 0.93 + 0.8 / n
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("score", ["distance", "combined"])
 def test_new_known_images_are_accepted_as_often_as_promised(score):
     """Over many draws of both, the share is the promise, up to what chance allows."""

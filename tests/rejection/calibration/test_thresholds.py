@@ -46,8 +46,17 @@ scores_lists = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=60)
 shares = st.floats(0.01, 0.99).map(lambda share: round(share, 3))
 
 
-@pytest.mark.parametrize("name", CONTINUOUS)
-@pytest.mark.parametrize(("n", "accept"), [(19, 0.95), (50, 0.95), (137, 0.95), (23, 0.8), (9, 0.5)])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "n", "accept"),
+    [
+        ("uniform", 19, 0.95),
+        ("normal", 50, 0.95),
+        ("heavy tail", 137, 0.95),
+        ("near zero", 23, 0.8),
+        ("uniform", 9, 0.5),
+    ],
+)
 def test_mean_coverage_lies_between_accept_and_one_rank_more(name, n, accept):
     """The finite-sample guarantee, and that it is not bought with a threshold larger than needed."""
     draw, distribution = CONTINUOUS[name]
@@ -165,6 +174,7 @@ def test_the_promise_of_classes_gives_the_widest_range():
     assert promise(thresholds[:1]) == (True, thresholds[0].note)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "accept"), [(19, 0.95), (42, 0.95), (300, 0.95), (23, 0.8), (9, 0.5)])
 def test_the_range_covers_nine_tenths_of_simulated_calibrations(n, accept):
     """The scores are uniform, so that the share below a threshold is its value."""

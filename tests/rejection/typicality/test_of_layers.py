@@ -12,22 +12,12 @@ from pmal.errors import DataError
 from pmal.rejection.typicality import of_layers as module
 from pmal.rejection.typicality.of_layers import always_typical, fit_typicality, typicality_of
 from pmal.rejection.typicality.whitening import principal_directions
-
-CPU = torch.device("cpu")
+from tests.rejection.typicality.blobs import CPU, smooth_images
 
 
 def make_network(size=12):
     torch.manual_seed(0)
     return Classifier(ClassifierSpec(EncoderConfig("small"), ("a", "b"), size, 1)).eval()
-
-
-def smooth_images(count, seed=0, size=12):
-    """Blobs of any place and size: images that have something in common."""
-    rng = np.random.default_rng(seed)
-    y, x = np.mgrid[:size, :size]
-    place, width = rng.uniform(3, size - 3, (2, count, 1, 1)), rng.uniform(1.5, 3, (count, 1, 1))
-    blobs = 255 * np.exp(-((y - place[0]) ** 2 + (x - place[1]) ** 2) / (2 * width**2))
-    return torch.from_numpy(blobs.astype(np.uint8))[:, None]
 
 
 def test_with_all_directions_distances_are_those_of_the_shrunk_covariance():

@@ -70,6 +70,7 @@ def test_scores_that_are_too_few_or_all_alike_give_no_scale():
     assert Penalty.fit(saturated, many).unit == pytest.approx(1 / math.log(10))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("related", [0.0, 1.0, -1.0])
 def test_known_images_pass_as_promised(related):
     """10,000 calibrations; the two scores of an image may be alike, opposed or independent."""

@@ -7,31 +7,12 @@ import math
 import pytest
 import torch
 
-from pmal.config import EncoderConfig
-from pmal.data.feeding.batches import ResidentImages
-from pmal.ensemble.classifier import Classifier, ClassifierSpec
-from pmal.ensemble.embeddings import embed_images
 from pmal.errors import DataError
 from pmal.rejection.bundle.saving import load_model, save_model
-from pmal.rejection.calibration.held_out import Calibration
-from pmal.rejection.model import OpenSetModel, Rule
-from pmal.rejection.typicality.of_layers import TYPICALITY, fit_typicality
-from tests.rejection.typicality.test_of_layers import CPU, smooth_images
-
-NAMES = ("ant", "bee")
-NOISE = torch.randint(0, 256, (50, 1, 12, 12), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-
-
-def make_model(held_out=400, rule=None):
-    torch.manual_seed(0)
-    network = Classifier(ClassifierSpec(EncoderConfig("small"), NAMES, 12, 1)).eval()
-    typicality = fit_typicality(network, ResidentImages(smooth_images(600, seed=1), CPU))
-    model = OpenSetModel(network, NAMES, rule or Rule("logit", 0.9), typicality=typicality)
-    images = ResidentImages(smooth_images(held_out, seed=2), CPU)
-    z, logits, far = embed_images(network, images, embed=model.embed_batch)
-    return dataclasses.replace(
-        model, calibration=Calibration.fit(model.scores(z, logits, far), logits.argmax(dim=1))
-    )
+from pmal.rejection.model import Rule
+from pmal.rejection.typicality.of_layers import TYPICALITY
+from tests.rejection.typicality.blobs import CPU, smooth_images
+from tests.rejection.typicality.model_of_blobs import NOISE, make_model
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +46,7 @@ def test_a_gpu_sees_the_same_typicality_in_full_and_half_precision(model, count)
     assert (fast.labels == -1).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("per_class", [False, True])
 @pytest.mark.parametrize("held_out", [30, 100, 400])
 def test_a_p_value_of_at_most_one_minus_accept_is_unknown_and_no_other(held_out, per_class):

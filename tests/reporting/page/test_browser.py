@@ -5,8 +5,10 @@ import re
 import pytest
 
 from pmal.report_writing import write_report
-from tests.browser import open_page
-from tests.report_runs import NAMES, UNKNOWN_NAME, fit_photos
+from tests.support.browser import open_page
+from tests.support.report_runs import NAMES, UNKNOWN_NAME, fit_photos
+
+pytestmark = pytest.mark.slow
 
 INK = """canvas => {
     const {data} = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);

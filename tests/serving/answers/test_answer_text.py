@@ -92,6 +92,7 @@ def test_no_answers_no_table():
 NAMES = st.text(st.characters(codec="utf-8"), min_size=1)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(NAMES, NAMES)))
 def test_csv_gives_every_name_back(names):
     blocks = [[answer(image, nearest=name) for image, name in names]]

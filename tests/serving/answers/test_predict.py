@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from pmal._runtime.progress import Silent
-from pmal._runtime.session import Session
-from pmal.config import EncoderConfig, Resources
+from pmal.config import EncoderConfig
 from pmal.data.decoding.decode import decode, encode_png, fit_to
 from pmal.ensemble.classifier import Classifier, ClassifierSpec
 from pmal.errors import DataError, UsageError
@@ -30,9 +28,7 @@ from pmal.serving.answers.predict import (
     takes_embeddings,
     with_rule,
 )
-from tests.serving.tiny_model import CLASSES, SIZE, make_model, pictures_of
-
-SESSION = Session(torch.device("cpu"), Resources(), Silent())
+from tests.serving.tiny_model import CLASSES, SESSION, SIZE, make_model, pictures_of
 
 
 def write_image(path, number=0, shape=(20, 16, 3)):

@@ -7,7 +7,7 @@ from pmal._runtime.progress import Silent
 from pmal.serving.answers import row_files
 from pmal.serving.answers.image_files import find_files
 from pmal.serving.answers.row_files import answer_paths
-from tests.embeddings import WIDTH, rows, write_rows
+from tests.support.embeddings import WIDTH, rows, write_rows
 
 
 def asked(paths, shape=(1, WIDTH)):

@@ -20,7 +20,6 @@ from pmal.serving.answers.predict import describe_answers, with_rule
 from pmal.serving.http.core import Service
 from pmal.serving.http.requests.upload import Limits
 from pmal.serving.http.served_model import ServedModel
-from tests.hanging import HANGING, wait_for
 from tests.serving.http_service import (
     call,
     form,
@@ -33,7 +32,8 @@ from tests.serving.http_service import (
     serve_model,
 )
 from tests.serving.tiny_model import CLASSES, SIZE, make_model
-from tests.test_cli_predict import huge_png
+from tests.support.bad_images import huge_png
+from tests.support.hanging import HANGING, wait_for
 
 LIMITS = Limits(body_bytes=100_000, pixels=1_000_000, images=4)
 
@@ -420,6 +420,7 @@ def test_a_bad_bundle_at_reload_leaves_the_old_model_answering():
     assert 'pmal_reloads_total{result="failed"} 2.0' in service.metrics.text()
 
 
+@pytest.mark.slow
 def test_twenty_clients_with_good_and_bad_requests_get_the_answers_of_one():
     """Every good answer is that of a single request, bit for bit; every bad one has its own status."""
     crowd = threading.Event()

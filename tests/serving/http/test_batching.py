@@ -11,8 +11,8 @@ from pmal.ensemble.cost import network_cost
 from pmal.rejection.model import Rule
 from pmal.serving.http import batching as service_batching
 from pmal.serving.http.batching import MicroBatcher, answer_padded, batch_size, is_steady, prototype_weights
-from tests.hanging import HANGING
 from tests.serving.tiny_model import make_model, pictures_of
+from tests.support.hanging import HANGING
 
 
 @pytest.mark.parametrize("rule", [Rule("distance"), Rule("neighbors"), Rule("combined"), Rule("logit")])

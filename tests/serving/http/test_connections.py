@@ -14,9 +14,9 @@ from pmal.rejection.bundle.saving import save_model
 from pmal.serving.http import connections as http_connections
 from pmal.serving.http.connections import Connections
 from pmal.serving.http.requests.upload import Limits
-from tests.hanging import HANGING, wait_for
 from tests.serving.http_service import call, form, gated_model, png, predict, running_model
 from tests.serving.tiny_model import make_model
+from tests.support.hanging import HANGING, wait_for
 
 HEAD = b"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\n"
 FILES = 192

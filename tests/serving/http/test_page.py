@@ -5,11 +5,13 @@ import dataclasses
 import pytest
 
 from pmal.rejection.model import Rule
-from tests.browser import keep_browser
 from tests.serving.digits_model import KNOWN, make_digits_model, read_digits
 from tests.serving.http_service import png, predict, running_model, serve_model
 from tests.serving.page_browser import drop, open_page
 from tests.serving.tiny_model import make_model, pictures_of
+from tests.support.browser import keep_browser
+
+pytestmark = pytest.mark.slow
 
 HOSTILE = ("<script>alert(1)</script>", "<img src=x onerror=alert(2)>", "3' \"&amp;")
 

@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
-from tests.hanging import HANGING, wait_for
 from tests.serving.http_service import call, png, predict, running_model
+from tests.support.hanging import HANGING, wait_for
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,8 @@ from pmal.serving.onnx.exporting import describe_header
 from tests.serving.http_service import serve_model
 from tests.serving.tiny_model import CLASSES, make_model, pictures_of
 
+pytestmark = pytest.mark.slow
+
 
 def with_added_class():
     model = make_model()

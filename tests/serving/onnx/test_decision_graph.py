@@ -12,6 +12,8 @@ from pmal.serving.onnx.decision_graph import DecisionGraph, Surprise
 from tests.serving.exports import by_nearest_prototype, some_images, with_added_class
 from tests.serving.tiny_model import make_model
 
+pytestmark = pytest.mark.slow
+
 SCORES = ("probability", "logit", "energy", "distance", "neighbors", "combined")
 
 

@@ -23,9 +23,10 @@ from pmal.serving.onnx import parity as export_check
 from pmal.serving.onnx.exporting import build_onnx, describe_header, export_onnx, output_paths, write_export
 from pmal.serving.onnx.onnx_model import OnnxModel
 from pmal.serving.onnx.parity import Images, check_parity, images_to_check
-from tests.serving.answers.test_predict import SESSION
 from tests.serving.exports import MODELS, exported, some_images
-from tests.serving.tiny_model import SIZE, make_model
+from tests.serving.tiny_model import SESSION, SIZE, make_model
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -8,8 +8,10 @@ from pmal.rejection.model import Rule
 from pmal.serving.onnx.exporting import export_onnx
 from pmal.serving.onnx.onnx_model import OnnxModel
 from pmal.serving.onnx.parity import Images
-from tests.rejection.typicality.test_of_layers import smooth_images
-from tests.rejection.typicality.test_second_line import NOISE, make_model
+from tests.rejection.typicality.blobs import smooth_images
+from tests.rejection.typicality.model_of_blobs import NOISE, make_model
+
+pytestmark = pytest.mark.slow
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")

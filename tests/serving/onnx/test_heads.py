@@ -18,6 +18,8 @@ from pmal.serving.onnx.parity import Images
 from tests.serving.exports import some_images
 from tests.serving.tiny_model import CLASSES, HELD_OUT, SIZE, pictures_of
 
+pytestmark = pytest.mark.slow
+
 LIKE_ANOTHER = {"rpl", "arpl+cs"}
 """They answer as rpl++ and arpl do."""
 HEADS = sorted({method.final or method.head for method in METHODS.values()} - {"linear"} - LIKE_ANOTHER)

@@ -19,6 +19,8 @@ from pmal.serving.onnx.parity import Parity
 from tests.serving.exports import exported
 from tests.serving.tiny_model import make_model, pictures_of
 
+pytestmark = pytest.mark.slow
+
 ESTIMATE = {"value": 0.9, "low": 0.85, "high": 0.95}
 METRICS = {
     "about": {

@@ -18,6 +18,8 @@ from pmal.serving.onnx.onnx_model import OnnxHeader, OnnxModel
 from tests.serving.exports import exported, some_images
 from tests.serving.tiny_model import SIZE
 
+pytestmark = pytest.mark.slow
+
 
 def changed(**metadata):
     """The bytes of a good file, with other metadata."""

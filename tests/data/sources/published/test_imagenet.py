@@ -197,6 +197,7 @@ def test_a_test_label_outside_the_training_labels_is_named(tmp_path):
     assert "label 2 of image 2 is not in 0..1" in message
 
 
+@pytest.mark.slow
 def test_a_list_as_long_as_imagenet_is_opened_without_a_look_at_each_image(tmp_path, monkeypatch):
     count = 1_281_167
     lists = write_lists(tmp_path, test="train/n00000000/0.JPEG 0\n")

@@ -4,26 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.io import savemat
 
 from pmal.data.sources.published.svhn import open_svhn
 from pmal.errors import DataError, Interrupted
-
-
-def write_part(path: Path, count: int, **changed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(count)
-    images = rng.integers(0, 256, (32, 32, 3, count), dtype=np.uint8)
-    labels = (np.arange(count, dtype=np.uint8) % 10 + 1)[:, np.newaxis]
-    content = {"X": images, "y": labels, **changed}
-    savemat(path, {key: value for key, value in content.items() if value is not None}, do_compression=True)
-    return images, labels
-
-
-def write_svhn(folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    write_part(folder / "train_32x32.mat", 23)
-    write_part(folder / "test_32x32.mat", 12)
-    return folder
+from tests.data.sources.published.svhn_files import write_part, write_svhn
 
 
 def refusal(folder: Path, path: Path) -> str:

@@ -6,7 +6,7 @@ import pytest
 
 from pmal.serving.http.requests import refusals as service_errors
 from pmal.serving.http.requests.refusals import Refused
-from tests.hanging import HANGING
+from tests.support.hanging import HANGING
 
 
 def refuse(receive):

@@ -16,10 +16,12 @@ from pmal import pipeline
 from pmal._runtime.session import open_session
 from pmal.config import Resources
 from pmal.serving.http.served_model import model_loader
-from tests.embeddings import CENTERS, WIDTH, rows, write_pictures, write_rows
-from tests.hanging import HANGING
 from tests.serving.http_service import call as http
 from tests.serving.http_service import running_model
+from tests.support.embeddings import CENTERS, WIDTH, rows, write_pictures, write_rows
+from tests.support.hanging import HANGING
+
+pytestmark = pytest.mark.slow
 
 FIT = ("--known", "cat,dog,owl", "--device", "cpu", "--seed", "0")
 

@@ -5,62 +5,21 @@ import io
 import json
 import os
 import signal
-import struct
-import zlib
 
 import pytest
 from rich.console import Console
 
 from pmal._runtime import progress
-from pmal.data.decoding.decode import encode_png
 from pmal.rejection.bundle.saving import save_model
 from pmal.rejection.model import Rule
 from pmal.serving.answers import image_files
-from tests.serving.tiny_model import CLASSES, make_model, pictures_of
-from tests.test_cli import assert_one_line_error
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """A run folder with a model in it."""
-    folder = tmp_path_factory.mktemp("run")
-    (folder / "config.toml").touch()
-    save_model(folder / "model", make_model())
-    return folder
-
-
-@pytest.fixture
-def photos(tmp_path):
-    """Two pictures of each class, and two of none."""
-    for kind in range(4):
-        for i, picture in enumerate(pictures_of(kind, 2, seed=7)):
-            file = tmp_path / "photos" / f"kind{kind}" / f"{i}.png"
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(encode_png(picture.permute(1, 2, 0).numpy()))
-    return tmp_path / "photos"
+from tests.serving.tiny_model import CLASSES, make_model
+from tests.support.bad_images import spoil
+from tests.support.command_line import assert_one_line_error
 
 
 def test_half_precision_is_refused_where_it_is_no_faster(call, run, photos):
     assert_one_line_error(call("predict", run, photos, "--half", "--device", "cpu"), 2, "slower on a CPU")
-
-
-def huge_png():
-    body = b"IHDR" + struct.pack(">IIBBBBB", 10_000, 6_000, 8, 2, 0, 0, 0)
-    head = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + body + struct.pack(">I", zlib.crc32(body))
-    return head + b"\0\0\1\0IDAT"
-
-
-def spoil(photos):
-    """Add what cannot be answered; the words that its reason has."""
-    (photos / "huge.png").write_bytes(huge_png())
-    (photos / "half.png").write_bytes((photos / "kind0" / "0.png").read_bytes()[:50])
-    (photos.parent / "empty").mkdir()
-    return {
-        photos.parent / "gone.png": "No such file",
-        photos.parent / "empty": "no images",
-        photos / "half.png": "PNG",
-        photos / "huge.png": "limit of 50000000",
-    }
 
 
 def test_the_table_says_class_or_unknown_and_by_which_prototypes(run, photos, call):

@@ -16,8 +16,8 @@ from pmal import cli
 from pmal.__main__ import main
 from pmal.data.sources import readers as registry
 from pmal.run.run_folder import open_run, read_config
-from tests.report_runs import NAMES, write_photos
-from tests.test_cli import assert_one_line_error
+from tests.support.command_line import assert_one_line_error
+from tests.support.report_runs import NAMES, write_photos
 
 WORDS = ["--encoder", "small", "--epochs", 1, "--no-report", "--set", "training.batch_size=16"]
 
@@ -77,6 +77,7 @@ def test_a_run_is_not_measured_on_images_that_it_may_have_learned(call, photos, 
     assert call("evaluate", run)[0] == 0
 
 
+@pytest.mark.slow
 def test_a_run_that_must_not_be_touched_can_be_audited_elsewhere(call, photos, tmp_path):
     run = tmp_path / "run"
     assert call("fit", photos, *WORDS, "--out", run)[0] == 0
@@ -86,6 +87,7 @@ def test_a_run_that_must_not_be_touched_can_be_audited_elsewhere(call, photos, t
     assert (tmp_path / "audit" / "audit.csv").is_file()
 
 
+@pytest.mark.slow
 def test_an_audit_that_cannot_be_written_fails_before_any_image_is_read(call, photos, tmp_path):
     run = tmp_path / "run"
     assert call("fit", photos, *WORDS, "--out", run)[0] == 0
@@ -198,6 +200,7 @@ def test_a_reader_that_has_read_enough_is_no_error():
     assert (done.returncode, done.stderr) == (1, "")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full on this system")
 def test_output_that_finds_no_room_is_one_line():
     done = pmal_to(os.open("/dev/full", os.O_WRONLY), "data", "list")

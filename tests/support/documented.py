@@ -18,12 +18,12 @@ from pmal.data.decoding.decode import encode_png
 from pmal.data.samples import ArrayStore, Samples
 from pmal.data.sources.parquet import write_parquet
 from pmal.data.sources.readers import open_source
-from tests.hanging import HANGING
+from tests.support.hanging import HANGING
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NOTED = ("pmal", "torchrun", "curl", "make", "pip")
-"""Programs that note their words. What is done with each is said in test_commands.py."""
+"""Programs that note their words. What is done with each is said in test_documented_commands.py."""
 REAL = ("bash", "head")
 SLURM = {"SLURM_JOB_NODELIST": "node0", "SLURM_NNODES": "4", "SLURM_NODEID": "0"}
 STAND_IN = r"""#!/bin/bash

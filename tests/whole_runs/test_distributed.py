@@ -18,11 +18,13 @@ from pmal.cli import _configure
 from pmal.config import Resources
 from pmal.errors import Interrupted
 from pmal.run.run_folder import read_config
-from tests import sharing
-from tests.hanging import HANGING
-from tests.processes import run_processes
+from tests.support import sharing
+from tests.support.hanging import HANGING
+from tests.support.processes import run_processes
 
-FOLDER = Path(__file__).parent
+pytestmark = pytest.mark.slow
+
+FOLDER = Path(sharing.__file__).parent
 TINY = ["data.limit=40", "data.image_size=12", "training.batch_size=24", "encoder.name=small"]
 SOFTMAX = ["--method", "softmax", "--epochs", 2, "--checkpoint-seconds", 0, "--device", "cpu"]
 

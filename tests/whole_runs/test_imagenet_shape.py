@@ -15,6 +15,8 @@ from pmal.data.splits.task import open_task
 from pmal.mining import PrototypeSet
 from pmal.rejection.bundle.saving import load_model
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 PER_CLASS = long_tail(8, 40, 5)
 UNKNOWN = (2, 5)

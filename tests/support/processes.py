@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from torch.distributed import TCPStore
 
-from tests.hanging import HANGING
+from tests.support.hanging import HANGING
 
 Ended = namedtuple("Ended", ["code", "out", "err"])
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tests.hanging import HANGING
+from tests.support.hanging import HANGING
 
 CHROMIUM = os.environ.get("PMAL_CHROMIUM") or shutil.which("chromium") or "/usr/bin/chromium"
 QUIET = (

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 import pmal
 from scripts.measure_house import crossings, visited_modules
 
@@ -102,6 +104,7 @@ def test_no_room_is_crowded():
     assert not crowded
 
 
+@pytest.mark.slow
 def test_a_fit_goes_through_the_rooms_from_left_to_right():
     """By the first call into every module: each step to the left is a place that a reader has to jump to."""
     visited = visited_modules("--set", "data.limit=40", "--set", "encoder.name=small")

@@ -13,8 +13,9 @@ from pmal.encoders.pretrained.backbone import Backbone
 from pmal.ensemble.finetuning import Learner
 from pmal.errors import Interrupted
 from tests.encoders.pretrained.tiny_models import save_tiny
-from tests.test_cli import assert_one_line_error
-from tests.test_pretrained_run import folder  # noqa: F401
+from tests.support.command_line import assert_one_line_error
+
+pytestmark = pytest.mark.slow
 
 QUICK = ("--epochs", 2, "--set", "encoder.finetune_epochs=2", "--no-report", "--device", "cpu")
 
@@ -58,7 +59,7 @@ def test_lower_layers_and_batch_statistics_stay_with_last():
     assert not any("running" in name for name in changed)
 
 
-def test_export_answers_like_predict_and_no_folds_are_used(folder, call):  # noqa: F811
+def test_export_answers_like_predict_and_no_folds_are_used(folder, call):
     # Not the random ResNet: some of its channels hardly vary on flat colors (deviation 8e-5), and dividing by
     # that enlarges the rounding of float32 beyond what an export may differ by.
     save_tiny("dinov2", folder / "tiny")
@@ -81,7 +82,7 @@ def test_export_answers_like_predict_and_no_folds_are_used(folder, call):  # noq
     assert json.loads(out)["scores"] == metrics["scores"]
 
 
-def test_an_interrupted_run_ends_with_the_same_bits(folder, call, monkeypatch):  # noqa: F811
+def test_an_interrupted_run_ends_with_the_same_bits(folder, call, monkeypatch):
     save_tiny("resnet", folder / "tiny")
     assert call(*words("whole", "all"))[0] == 0
     run_step = _Loop.run_step
@@ -102,7 +103,7 @@ def test_an_interrupted_run_ends_with_the_same_bits(folder, call, monkeypatch): 
     assert (folder / "whole/metrics.json").read_text() == (folder / "broken/metrics.json").read_text()
 
 
-def test_wrong_use_is_one_line(folder, call):  # noqa: F811
+def test_wrong_use_is_one_line(folder, call):
     small = call("fit", "images", "--encoder", "small", "--finetune", "last", "--out", "run")
     assert_one_line_error(small, 2, "--finetune last goes with a pretrained encoder, not with small")
     np.savez("features.npz", features=np.zeros((9, 4), np.float32), labels=np.arange(9) % 3)

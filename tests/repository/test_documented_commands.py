@@ -26,8 +26,10 @@ from pmal.serving.http import server as service_server
 from pmal.speed import contestants
 from pmal.speed import measuring as bench
 from pmal.speed.prediction import PredictionPlan
-from tests.documented import PAGES, ROOT, blocks_of, calls_of, make_sandbox
-from tests.hanging import HANGING, wait_for
+from tests.support.documented import PAGES, ROOT, blocks_of, calls_of, make_sandbox
+from tests.support.hanging import HANGING, wait_for
+
+pytestmark = pytest.mark.slow
 
 PETS = ("fit", "photos/", "--known", "cat,dog,owl", "--out", "runs/pets")
 WITH_COMMANDS = [
@@ -194,7 +196,7 @@ class Page:
         if words[0] == "install" and (ROOT / words[-1] / "pyproject.toml").is_file():
             return
         project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-        [extras] = re.fullmatch(r"install (?:-e \.|pmal)\[([\w,]+)\]", " ".join(words)).groups()
+        [extras] = re.fullmatch(r"install (?:-e )?\.\[([\w,]+)\]", " ".join(words)).groups()
         assert set(extras.split(",")) <= set(project["optional-dependencies"])
 
 

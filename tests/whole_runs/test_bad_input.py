@@ -14,6 +14,8 @@ from pmal.estimator.checks import make_problem
 from pmal.rejection.bundle.saving import load_model, save_model
 from tests.serving.tiny_model import make_model, pictures_of
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 
 

@@ -6,26 +6,13 @@ import shutil
 import subprocess
 import sys
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from tests.encoders.pretrained.tiny_models import save_tiny
-from tests.hanging import HANGING
-from tests.test_cli import assert_one_line_error
+from tests.support.command_line import assert_one_line_error
+from tests.support.hanging import HANGING
 
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """Three colors, twenty images each, in the folder that the commands run in."""
-    random = np.random.default_rng(0)
-    for name, color in (("blue", (40, 40, 200)), ("green", (40, 200, 40)), ("red", (200, 40, 40))):
-        (tmp_path / "images" / name).mkdir(parents=True)
-        for i in range(20):
-            pixels = np.array(color) + random.integers(-40, 40, (66, 80, 3))
-            Image.fromarray(pixels.astype(np.uint8)).save(tmp_path / "images" / name / f"{i}.png")
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("family", ["dinov2", "clip"])

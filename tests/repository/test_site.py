@@ -10,8 +10,10 @@ import sys
 import pytest
 
 import pmal
-from tests.documented import PAGES, ROOT
-from tests.hanging import HANGING
+from tests.support.documented import PAGES, ROOT
+from tests.support.hanging import HANGING
+
+pytestmark = pytest.mark.slow
 
 pytest.importorskip("mkdocs", reason="the site needs pip install 'pmal[docs]'")
 pytest.importorskip("mkdocstrings", reason="the site needs pip install 'pmal[docs]'")

@@ -16,30 +16,13 @@ import pytest
 from pmal._runtime.signals import STOPPING
 from pmal.data.decoding.decode import encode_png
 from pmal.mining import PrototypeSet, mine_prototypes
-from tests.hanging import HANGING
+from tests.support.command_line import MISBEHAVING, assert_one_line_error, pmal, python
+from tests.support.hanging import HANGING
+
+pytestmark = pytest.mark.slow
 
 TINY = ["--method", "softmax", "--no-report", "--set", "training.batch_size=250"]
 TINY += ["--set", "training.precision=float32"]
-MISBEHAVING = Path(__file__).parent / "misbehaving.py"
-
-
-def pmal(*words):
-    """The command in a process of its own."""
-    return python("-m", "pmal", *words)
-
-
-def python(*words):
-    command = [sys.executable, *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=HANGING)
-
-
-def assert_one_line_error(result, code, *parts):
-    returned, _, error = result
-    assert returned == code, error
-    assert error.startswith("error: ")
-    assert error.count("\n") == 1, error
-    for part in parts:
-        assert part in error
 
 
 def test_help_loads_nothing_that_takes_long():

@@ -1,0 +1,57 @@
+"""The version is said once, and workflows, packages and templates fit together."""
+
+import re
+import tomllib
+
+import pytest
+
+import pmal
+from tests.support.documented import PAGES, ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+GITHUB = ROOT / ".github"
+
+
+def test_the_version_is_said_once():
+    assert "version" in PROJECT["dynamic"]
+    cited = re.findall(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text(), re.M)
+    assert cited == [pmal.__version__], "CITATION.cff names the version of src/pmal/__init__.py"
+
+
+def test_the_changelog_has_the_sections_of_keep_a_changelog():
+    text = (ROOT / "CHANGELOG.md").read_text()
+    assert re.findall(r"^## \[(.+?)\]", text, re.M)[0] == "0.2.0"
+    assert set(re.findall(r"^### (.+)$", text, re.M)) <= {"Added", "Changed", "Fixed", "Removed", "Security"}
+
+
+def test_workflows_use_targets_and_versions_that_are_there():
+    yaml = pytest.importorskip("yaml", reason="workflows are read with PyYAML, which pmal[docs] brings")
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M))
+    workflows = {file.stem: yaml.safe_load(file.read_text()) for file in (GITHUB / "workflows").iterdir()}
+    assert workflows.keys() == {"test", "docs", "release"}
+    for workflow in workflows.values():
+        assert workflow["permissions"].keys() == {"contents"}
+        for job in workflow["jobs"].values():
+            assert job["timeout-minutes"] <= 60
+            commands = "\n".join(step.get("run", "") for step in job["steps"])
+            assert set(re.findall(r"^make ([\w-]+)", commands, re.M)) <= targets
+    versions = workflows["test"]["jobs"]["test"]["strategy"]["matrix"]["python"]
+    assert [f"Programming Language :: Python :: {v}" for v in versions] == [
+        line for line in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", line)
+    ]
+    assert PROJECT["requires-python"] == f">={versions[0]}"
+
+
+def test_issue_forms_ask_for_something():
+    yaml = pytest.importorskip("yaml", reason="forms are read with PyYAML, which pmal[docs] brings")
+    for file in (GITHUB / "ISSUE_TEMPLATE").iterdir():
+        form = yaml.safe_load(file.read_text())
+        assert {"name", "description", "body"} <= form.keys()
+        assert all(field["attributes"]["label"] for field in form["body"])
+
+
+def test_no_page_promises_a_release_that_is_not_there():
+    """Messages may say `pip install 'pmal[extra]'`: pip then adds the extra to what is installed."""
+    pages = [*PAGES, *ROOT.glob("*.md")]
+    promised = re.compile(r"pip install (?:-\S+ )*'?pmal\b")
+    assert not [str(page) for page in pages if promised.search(page.read_text())]
