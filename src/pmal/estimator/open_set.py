@@ -35,6 +35,7 @@ from pmal.data.targets import ClassLabels
 from pmal.encoders.choice import AUTO
 from pmal.encoders.precomputed import PRECOMPUTED
 from pmal.errors import DataError, Interrupted, UsageError
+from pmal.estimator.open_world import OpenWorldMixin
 from pmal.estimator.settings import (
     ARRAYS,
     OF_THIS_MACHINE,
@@ -56,7 +57,7 @@ Floats = NDArray[np.float64]
 RECORD = "estimator.json"
 
 
-class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sklearn has no types
+class OpenSetClassifier(OpenWorldMixin, ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sklearn has no types
     """Names what it knows and says -1 to what it does not.
 
     method: pmal, softmax (a plain classifier), or one of docs/baselines.md.
