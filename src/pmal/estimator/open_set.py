@@ -46,6 +46,7 @@ from pmal.estimator.settings import (
     saved_params,
 )
 from pmal.rejection.bundle.saving import load_model, save_model
+from pmal.rejection.bundle.versions import digest_of, save_version
 from pmal.rejection.calibration.recalibration import recalibrated
 from pmal.rejection.calibration.thresholds import discoveries
 from pmal.rejection.model import Answers, OpenSetModel
@@ -253,6 +254,7 @@ class OpenSetClassifier(OpenWorldMixin, ClassifierMixin, BaseEstimator):  # type
         before = self.model_.rule.score
         self.model_, effect = add_class(self.model_, labels.names[-1], z_ND, loaded.images, files, far_N)
         self.classes_ = labels.values
+        self.changes_ = (*self.changes_, f"added {name} ({len(files)})")
         if before != self.model_.rule.score:
             self.score = self.model_.rule.score
         if self.verbose:
@@ -260,15 +262,31 @@ class OpenSetClassifier(OpenWorldMixin, ClassifierMixin, BaseEstimator):  # type
         return effect
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the fitted classifier: FOLDER/model, which `pmal predict` takes, too, and estimator.json."""
+        """Write the fitted classifier: FOLDER/model, which `pmal predict` takes, too, and estimator.json.
+
+        Where `add_class`, `remove_class` or `update` changed it, and the folder holds a model already, that one
+        is kept as an earlier version (`pmal history`).
+        """
         check_is_fitted(self, "model_")
         path = Path(folder)
         if path.is_dir() and any(path.iterdir()) and not (path / RECORD).is_file():
             raise UsageError(f"{path} is not empty and holds no classifier: choose another folder")
-        save_model(make_folder(path) / "model", self.model_)
-        names = list(self.model_.class_names)
+        make_folder(path)
+        if self.changes_ and (path / "model").is_dir():
+            before = digest_of(path / "model")
+            save_version(
+                path / "model", self.model_, "; ".join(self.changes_), before, {RECORD: self.record()}
+            )
+        else:
+            save_model(path / "model", self.model_)
+            write_json(path / RECORD, self.record())
+        self.changes_ = ()
+
+    def record(self) -> dict[str, Any]:
+        """Return what stands in the file beside a saved model: options, and the classes in their order."""
+        check_is_fitted(self, "model_")
         record = {"params": saved_params(self.get_params()), "integers": self._labels.are_integers}
-        write_json(path / RECORD, {**record, "classes": names})
+        return record | {"classes": list(self.model_.class_names)}
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], device: str = "auto", half: bool = False) -> Self:
@@ -293,6 +311,7 @@ class OpenSetClassifier(OpenWorldMixin, ClassifierMixin, BaseEstimator):  # type
 
     def _take(self, model: OpenSetModel, labels: ClassLabels) -> None:
         self.model_, self.classes_ = model, labels.values
+        self.changes_ = ()
         if model.classifier.spec.image_size == 1:
             self.n_features_in_ = model.classifier.spec.channels
         elif hasattr(self, "n_features_in_"):

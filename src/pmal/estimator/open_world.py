@@ -24,6 +24,8 @@ class OpenWorldMixin:
 
     classes_: NDArray[Any]
     model_: OpenSetModel
+    changes_: tuple[str, ...]
+    """What was done since it was fitted, loaded or saved."""
     verbose: bool
 
     def discover(self, X: Any, smallest: int | None = None, rejected_only: bool = True) -> list[Group]:
@@ -67,6 +69,7 @@ class OpenWorldMixin:
         names = [samples.name(position) for position in range(len(samples))]
         given = Corrected(z_ND, far_N, labels_N, self._pixels(samples), names)
         self.model_, effect = renew(self.model_, given)
+        self.changes_ = (*self.changes_, f"updated by {effect.known} known and {effect.unknown} unknown")
         self._say(effect)
         return effect
 
@@ -80,6 +83,7 @@ class OpenWorldMixin:
         self.model_, effect = remove_class(self.model_, str(name))
         left = [value for value in labels.values.tolist() if str(value) != str(name)]
         self.classes_ = np.array(left)
+        self.changes_ = (*self.changes_, f"removed {name}")
         self._say(effect)
         return effect
 

@@ -169,7 +169,7 @@ def _read(folder: Path) -> Version:
     except TypeError:
         raise DataError(f"{folder / ABOUT}: not written by pmal: restore it from a copy") from None
     kinds = {"version": int, "source": int | None, "change": str, "when": str, "digest": str}
-    if not all(isinstance(found[name], kind) for name, kind in kinds.items()):  # type: ignore[arg-type]
+    if not all(isinstance(found[name], kind) for name, kind in kinds.items()):
         raise DataError(f"{folder / ABOUT}: a field is of another type: restore it from a copy")
     if version.version != int(folder.name):
         raise DataError(f"{folder / ABOUT}: of version {version.version}: restore it from a copy")

@@ -7,10 +7,10 @@ answers that no held-out image lies between. Where held-out images and traffic c
 are independent and uniform, exactly.
 
 `Jumper` bets against that (Vovk et al., Retrain or not retrain, 2021): its capital is a mean of players of
-whom one keeps his money and the others bet on small ranks, that is on unknown-looking images, and a hundredth
-of the money changes hands each time. Under exchangeability the capital ever reaches c with a probability of at
-most 1 / c (Ville), whatever the number of answers. All bets fall with the rank, so the promise holds as well
-where ranks are larger than uniform, as where known scores have ties.
+whom one keeps his money and the others bet on small ranks, that is on unknown-looking images, and a
+hundredth of the money changes hands each time. Under exchangeability the capital ever reaches c with a
+probability of at most 1 / c (Ville), whatever the number of answers. All bets fall with the rank, so the
+promise holds as well where ranks are larger than uniform, as where known scores have ties.
 """
 
 import math
@@ -82,7 +82,7 @@ class Jumper:
 
         >>> jumper = Jumper()
         >>> round(jumper.bet(0.0), 3), round(jumper.bet(1.0), 3)
-        (0.223, -0.061)
+        (0.223, -0.11)
         """
         shares = (1 - JUMP) * self._shares + JUMP / len(BETS)
         shares = shares * (1 + np.array(BETS) * (rank - 0.5))

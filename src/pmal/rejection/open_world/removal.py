@@ -1,7 +1,7 @@
 """A class less, without training: its prototypes, neighbors, held-out samples and logit are taken out.
 
-The neighbors of a model have no labels: those that the model takes for the class go. So do the held-out samples
-of the class; the others are scored anew where their embeddings are kept.
+The neighbors of a model have no labels: those that the model takes for the class go. So do the held-out
+samples of the class; the others are scored anew where their embeddings are kept.
 
 K classes, K0 of which the network was trained on; T prototypes of the class that has most, D channels.
 """

@@ -1,10 +1,11 @@
 """Corrected answers taken into a finished model: prototypes, neighbors and threshold, without training.
 
-Of each class's corrected samples one half is learned from: its embeddings become neighbors, and those that the
-model had wrong give new prototypes. The other half, which nothing was learned from, joins the held-out samples
-of the threshold; these are scored anew, because neighbors and prototypes are others now. So the threshold is
-split-conformal as before, on more samples. Where samples were held out in turn there is no second look at
-them: their scores stay, and as new neighbors only bring samples nearer, at least as many are accepted.
+Of each class's corrected samples one half is learned from: its embeddings become neighbors, and those that
+the model had wrong give new prototypes. The other half, which nothing was learned from, joins the held-out
+samples of the threshold; these are scored anew, because neighbors and prototypes are others now. So the
+threshold is split-conformal as before, on more samples. Where samples were held out in turn there is no
+second look at them: their scores stay, and as new neighbors only bring samples nearer, at least as many are
+accepted.
 
 Samples corrected to unknown move no threshold, which promises something about known samples alone. What
 becomes of them is counted.

@@ -52,8 +52,8 @@ class Renewed:
         text += " (set by hand)" if self.kept_by_hand else ""
         if self.train_again:
             text += (
-                f"; known samples look more unknown than those held out before (evidence 10^{self.drift:.1f}): "
-                "if they are a fair sample of what comes in, train again with them"
+                f"; known samples look more unknown than those held out before (evidence 10^{self.drift:.1f})"
+                ": if they are a fair sample of what comes in, train again with them"
             )
         return text
 
@@ -65,20 +65,21 @@ def measure_renewal(
     unknown_N = given.labels < 0
     old_N, new_N = (labels_of(model, given) for model in (before, after))
     prototypes = [0 if one.reference is None else int(one.reference.mask_KT.sum()) for one in (before, after)]
-    counts = [
-        int((found == given.labels)[part].sum()) for part in (hold_N, unknown_N) for found in (old_N, new_N)
-    ]
+    right_N = [found == given.labels for found in (old_N, new_N)]
     return Renewed(
-        int((~unknown_N).sum()),
-        int(unknown_N.sum()),
-        int(learn_N.sum()),
-        prototypes[1] - prototypes[0],
-        int(hold_N.sum()),
-        *counts,
-        _limit(before),
-        _limit(after),
-        _drift(before, given),
-        before.rule.threshold is not None,
+        known=int((~unknown_N).sum()),
+        unknown=int(unknown_N.sum()),
+        learned=int(learn_N.sum()),
+        prototypes=prototypes[1] - prototypes[0],
+        held_out=int(hold_N.sum()),
+        right_before=int(right_N[0][hold_N].sum()),
+        right_after=int(right_N[1][hold_N].sum()),
+        unknown_rejected_before=int(right_N[0][unknown_N].sum()),
+        unknown_rejected_after=int(right_N[1][unknown_N].sum()),
+        threshold_before=_limit(before),
+        threshold_after=_limit(after),
+        drift=_drift(before, given),
+        kept_by_hand=before.rule.threshold is not None,
     )
 
 
