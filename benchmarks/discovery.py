@@ -5,7 +5,7 @@
 
 Images are embedded by EfficientNet-Lite0, frozen; PMAL is fitted on the features of the known classes. The
 pile is all images of the unknown classes. `choose` compares settings of HDBSCAN on known classes alone: PMAL
-learns two thirds of them, and the others are the pile. `measure` then takes the unknown classes, and compares
+learns a third of them, and the others are the pile. `measure` then takes the unknown classes, and compares
 with k-means, which is told the true number of classes. Accuracy is that of the best pairing of groups and
 classes (Hungarian); leftovers count as wrong in it, and as a group of their own in the adjusted Rand index.
 Writes benchmarks/results/discovery/choose.json and measure.json.
@@ -93,15 +93,15 @@ def of(data: Data, classes: Iterable[int]) -> Data:
 
 
 def choose(known: Data) -> Iterator[dict[str, Any]]:
-    """Yield what each setting finds where two thirds of the known classes are known."""
+    """Yield what each setting finds where a third of the known classes are known."""
     classes = np.random.default_rng(0).permutation(np.unique(known[1]))
-    pile = of(known, classes[len(classes) * 2 // 3 :])
-    for space, z_ND in spaces(of(known, classes[: len(classes) * 2 // 3]), pile[0]).items():
-        for divisor, neighbors, method in itertools.product((1, 2, 3, 6), (1, 3, 5, 10), ("eom", "leaf")):
+    pile = of(known, classes[len(classes) // 3 :])
+    for space, z_ND in spaces(of(known, classes[: len(classes) // 3]), pile[0]).items():
+        for divisor, *settings in itertools.product((1, 2, 3), (0, 8, 16, 32), (1, 3, 5), ("eom", "leaf")):
+            named = dict(zip(("dimensions", "neighbors", "cut"), settings, strict=True))
             smallest = max(5, round(math.sqrt(len(z_ND)) / divisor))
-            found = group_embeddings(z_ND, smallest, neighbors=neighbors, method=method)
-            settings = {"divisor": divisor, "neighbors": neighbors, "cut": method}
-            yield {"space": space, **settings, **figures(found, pile[1])}
+            found = group_embeddings(z_ND, smallest, **named)
+            yield {"space": space, "divisor": divisor, **named, **figures(found, pile[1])}
 
 
 def measure(known: Data, unknown: Data) -> Iterator[dict[str, Any]]:

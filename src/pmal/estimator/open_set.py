@@ -264,8 +264,8 @@ class OpenSetClassifier(OpenWorldMixin, ClassifierMixin, BaseEstimator):  # type
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the fitted classifier: FOLDER/model, which `pmal predict` takes, too, and estimator.json.
 
-        Where `add_class`, `remove_class` or `update` changed it, and the folder holds a model already, that one
-        is kept as an earlier version (`pmal history`).
+        Where `add_class`, `remove_class` or `update` changed it, and the folder holds a model already, that
+        one is kept as an earlier version (`pmal history`).
         """
         check_is_fitted(self, "model_")
         path = Path(folder)

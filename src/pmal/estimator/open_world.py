@@ -52,8 +52,8 @@ class OpenWorldMixin:
     def update(self, X: Any, y: Any) -> Renewed:
         """Take in corrected answers without training, and return what that changed.
 
-        Half of each class's samples become neighbors, and prototypes where they were answered wrongly; the
-        other half sets the threshold together with the samples held out so far. The threshold's promise is
+        Half of each class's samples become neighbors, and some of them prototypes; the other half sets the
+        threshold together with the samples held out so far. The threshold's promise is
         kept where the known samples among X are a fair sample of what comes in.
 
         Args:

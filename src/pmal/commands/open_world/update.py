@@ -36,8 +36,8 @@ def update(
 ) -> None:
     """Take corrected answers into the model of RUN without training; a new version is saved.
 
-    Half of each class's images become neighbors, and prototypes where they were answered wrongly; the other
-    half sets the threshold, with the images held out so far. Says where a full training is advised.
+    Half of each class's images become neighbors, and some of them prototypes; the other half sets the
+    threshold, with the images held out so far. Says where a full training is advised.
     """
     session = start_session(Resources(device=device), as_json, AGAIN)
     place = find_place(run)

@@ -22,6 +22,7 @@ LEFT = -1
 MOST = 20_000
 """Samples at most: each is compared with all others, which takes minutes for so many."""
 SMALLEST, LARGEST_OF_SMALLEST = 5, 50
+DIMENSIONS, NEIGHBORS, CUT = 16, 3, "leaf"
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,12 +41,12 @@ class Group:
 
 
 def smallest_group(count: int) -> int:
-    """Return how many of `count` samples make a group at least: a sixth of the square root, from 5 to 50.
+    """Return how many of `count` samples make a group at least: half of the square root, from 5 to 50.
 
-    >>> smallest_group(100), smallest_group(3600), smallest_group(10**6)
-    (5, 10, 50)
+    >>> smallest_group(60), smallest_group(900), smallest_group(10**6)
+    (5, 15, 50)
     """
-    return min(max(SMALLEST, round(math.sqrt(count) / 6)), LARGEST_OF_SMALLEST)
+    return min(max(SMALLEST, round(math.sqrt(count) / 2)), LARGEST_OF_SMALLEST)
 
 
 def find_groups(z_ND: Floats, smallest: int | None = None) -> list[Group]:
@@ -66,12 +67,21 @@ def find_groups(z_ND: Floats, smallest: int | None = None) -> list[Group]:
 
 
 def group_embeddings(
-    z_ND: Floats, smallest: int | None = None, *, neighbors: int | None = None, method: str = "eom"
+    z_ND: Floats,
+    smallest: int | None = None,
+    *,
+    dimensions: int = DIMENSIONS,
+    neighbors: int = NEIGHBORS,
+    cut: str = CUT,
 ) -> Ints:
     """Return the group of each sample, -1 for leftovers.
 
-    neighbors: how many near samples say how dense it is around one (`min_samples`). None: `NEIGHBORS`.
-    method: how HDBSCAN cuts its tree, "eom" or "leaf".
+    Args:
+        z_ND: embeddings, finite.
+        smallest: members of a group at least. None: `smallest_group` of N.
+        dimensions: principal components that distances are taken in; 0: all of the space.
+        neighbors: how many near samples say how dense it is around one, itself among them (`min_samples`).
+        cut: how HDBSCAN cuts its tree, "eom" or "leaf".
     """
     from sklearn.cluster import HDBSCAN  # takes a while to import
 
@@ -82,17 +92,13 @@ def group_embeddings(
         return np.full(len(z_ND), LEFT, np.int64)
     found = HDBSCAN(
         min_cluster_size=smallest,
-        min_samples=min(neighbors or NEIGHBORS, len(z_ND)),
-        cluster_selection_method=method,
+        min_samples=min(neighbors, len(z_ND)),
+        cluster_selection_method=cut,
         allow_single_cluster=False,
         copy=False,
     )
-    labels_N: Ints = found.fit(unit_rows(z_ND)).labels_.astype(np.int64)
+    labels_N: Ints = found.fit(_principal(unit_rows(z_ND), dimensions)).labels_.astype(np.int64)
     return labels_N
-
-
-NEIGHBORS = 3
-"""Chosen with the rule of `smallest_group` and HDBSCAN's cut on known classes alone."""
 
 
 def unit_rows(z_ND: Floats) -> NDArray[np.float64]:
@@ -102,6 +108,16 @@ def unit_rows(z_ND: Floats) -> NDArray[np.float64]:
     wide_ND = wide_ND / np.where(largest_N1 > 0, largest_N1, 1.0)  # so that no square overflows
     length_N1 = np.linalg.norm(wide_ND, axis=1, keepdims=True)
     found_ND: NDArray[np.float64] = wide_ND / np.where(length_N1 > 0, length_N1, 1.0)
+    return found_ND
+
+
+def _principal(unit_ND: NDArray[np.float64], dimensions: int) -> NDArray[np.float64]:
+    """Return the first principal components: in hundreds of dimensions all distances are nearly the same."""
+    if not 0 < dimensions < unit_ND.shape[1]:
+        return unit_ND
+    centered_ND = unit_ND - unit_ND.mean(axis=0)
+    _, directions_DD = np.linalg.eigh(centered_ND.T @ centered_ND)
+    found_ND: NDArray[np.float64] = centered_ND @ directions_DD[:, -dimensions:]
     return found_ND
 
 
