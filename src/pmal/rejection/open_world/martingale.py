@@ -38,6 +38,7 @@ class Ranks:
     """The smallest count of held-out images, the answer with them, that an answer must reach to be taken."""
     seed: int = 0
     _seen: NDArray[np.int64] = field(init=False, repr=False)
+    _total: int = field(init=False, repr=False)
     _random: np.random.Generator = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -46,6 +47,7 @@ class Ranks:
                 f"ranks among {self.samples} held-out images from {self.lowest} on: none is left"
             )
         self._seen = np.zeros(self.samples + 2 - self.lowest, np.int64)
+        self._total = len(self._seen)
         self._random = np.random.default_rng(self.seed)
 
     def next(self, level: int) -> float:
@@ -55,9 +57,10 @@ class Ranks:
         """
         place = level - self.lowest
         below, here = int(self._seen[:place].sum()) + place, int(self._seen[place]) + 1
-        total = int(self._seen.sum()) + len(self._seen)
+        rank = (below + float(self._random.random()) * here) / self._total
         self._seen[place] += 1
-        return float((below + self._random.random() * here) / total)
+        self._total += 1
+        return rank
 
 
 @dataclass
@@ -68,9 +71,7 @@ class Jumper:
     """Natural logarithm of all their money, which was 1."""
     highest: float = 0.0
     """The largest that it has been."""
-    _shares: NDArray[np.float64] = field(
-        default_factory=lambda: np.full(len(BETS), 1 / len(BETS)), repr=False
-    )
+    _shares: list[float] = field(default_factory=lambda: [1 / len(BETS)] * len(BETS), repr=False)
 
     @property
     def evidence(self) -> float:
@@ -84,10 +85,10 @@ class Jumper:
         >>> round(jumper.bet(0.0), 3), round(jumper.bet(1.0), 3)
         (0.223, -0.11)
         """
-        shares = (1 - JUMP) * self._shares + JUMP / len(BETS)
-        shares = shares * (1 + np.array(BETS) * (rank - 0.5))
-        total = float(shares.sum())
-        self._shares, self.log_capital = shares / total, self.log_capital + math.log(total)
+        dealt = ((1 - JUMP) * share + JUMP / len(BETS) for share in self._shares)
+        won = [share * (1 + bet * (rank - 0.5)) for share, bet in zip(dealt, BETS, strict=True)]
+        total = sum(won)
+        self._shares, self.log_capital = [share / total for share in won], self.log_capital + math.log(total)
         self.highest = max(self.highest, self.log_capital)
         return self.log_capital
 
