@@ -8,15 +8,20 @@ import torch
 from numpy.typing import NDArray
 
 from pmal._runtime.progress import choose_display
+from pmal.data.arrays import ReadSamples
 from pmal.data.decoding.loading import load_images
 from pmal.data.samples import Samples
 from pmal.data.targets import ClassLabels
-from pmal.rejection.model import Answers, OpenSetModel
+from pmal.rejection.model import OpenSetModel
 from pmal.rejection.open_world.corrected import Corrected
 from pmal.rejection.open_world.grouping import Group, find_groups
 from pmal.rejection.open_world.removal import RemovedClass, remove_class
 from pmal.rejection.open_world.renewal import renew
 from pmal.rejection.open_world.renewal_effect import Renewed
+from pmal.rejection.open_world.space import answer_with_space
+
+_BLOCK = 512
+"""Samples that are read at a time."""
 
 
 class OpenWorldMixin:
@@ -36,17 +41,20 @@ class OpenWorldMixin:
 
         Args:
             X: samples, known and unknown ones.
-            smallest: samples of a group at least. None: 5, and more of more than 1,000 rejected ones.
+            smallest: samples of a group at least. None: the square root of how many are rejected, 5 to 50.
             rejected_only: whether to leave out what the classifier names. False: all of X is grouped.
 
         Returns:
             Groups with `members`, positions in X with the most central first, and `tightness`, their mean
             cosine to the center.
         """
-        answers = self._answers_of(self._samples(X))
-        pile_N = answers.labels.numpy() < 0 if rejected_only else np.ones(len(answers.labels), dtype=bool)
-        places_N = np.flatnonzero(pile_N)
-        groups = find_groups(answers.z.cpu().numpy()[places_N], smallest)
+        samples = self._samples(X)
+        plan = torch.arange(len(samples)).split(_BLOCK)
+        blocks = [answer_with_space(self.model_, images) for images in self._read(samples).stream(plan)]
+        labels_N = np.concatenate([answers.labels.numpy() for answers, _ in blocks])
+        places_N = np.flatnonzero((labels_N < 0) | (not rejected_only))
+        z_ND = np.concatenate([z_BD for _, z_BD in blocks])
+        groups = find_groups(z_ND[places_N], smallest)
         return [Group(places_N[group.members], group.tightness) for group in groups]
 
     def update(self, X: Any, y: Any) -> Renewed:
@@ -106,4 +114,4 @@ class OpenWorldMixin:
     def _embed_samples(self, samples: Samples) -> tuple[torch.Tensor, ...]: ...
 
     @abstractmethod
-    def _answers_of(self, samples: Samples) -> Answers: ...
+    def _read(self, samples: Samples) -> ReadSamples: ...

@@ -32,7 +32,8 @@ def discover(
         Path | None, typer.Option(help="Folder for table, sheet and page. Default: discovery in RUN.")
     ] = None,
     smallest: Annotated[
-        int | None, typer.Option(min=2, help="Images of a group at least. Default: 5, more of very many.")
+        int | None,
+        typer.Option(min=2, help="Images of a group at least. Default: the square root of all, 5 to 50."),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Group what is known, too.")] = False,
     force: Annotated[bool, typer.Option(help="Replace earlier results, with names typed into them.")] = False,

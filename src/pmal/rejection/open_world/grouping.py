@@ -1,6 +1,6 @@
 """Groups among embeddings whose number nobody knows: proposed classes in a pile of rejected samples.
 
-HDBSCAN on embeddings of unit length. It finds groups of any shape where samples lie densely, and leaves out
+HDBSCAN on the principal components of embeddings of unit length. It finds groups of any shape where samples lie densely, and leaves out
 what lies in none. Its settings were chosen on known classes alone (benchmarks/discovery.py).
 
 N samples, D channels, G groups.
@@ -22,7 +22,7 @@ LEFT = -1
 MOST = 20_000
 """Samples at most: each is compared with all others, which takes minutes for so many."""
 SMALLEST, LARGEST_OF_SMALLEST = 5, 50
-DIMENSIONS, NEIGHBORS, CUT = 16, 3, "leaf"
+DIMENSIONS, NEIGHBORS, CUT = 16, 1, "eom"
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,12 +41,12 @@ class Group:
 
 
 def smallest_group(count: int) -> int:
-    """Return how many of `count` samples make a group at least: half of the square root, from 5 to 50.
+    """Return how many of `count` samples make a group at least: the square root, from 5 to 50.
 
-    >>> smallest_group(60), smallest_group(900), smallest_group(10**6)
-    (5, 15, 50)
+    >>> smallest_group(20), smallest_group(900), smallest_group(10**6)
+    (5, 30, 50)
     """
-    return min(max(SMALLEST, round(math.sqrt(count) / 2)), LARGEST_OF_SMALLEST)
+    return min(max(SMALLEST, round(math.sqrt(count))), LARGEST_OF_SMALLEST)
 
 
 def find_groups(z_ND: Floats, smallest: int | None = None) -> list[Group]:

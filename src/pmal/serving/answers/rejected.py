@@ -20,6 +20,7 @@ from pmal.data.sources.folder import FileStore
 from pmal.errors import DataError
 from pmal.rejection.model import OpenSetModel
 from pmal.rejection.open_world.grouping import find_groups
+from pmal.rejection.open_world.space import answer_with_space
 from pmal.reporting.discovery.pile import SortedPile
 from pmal.serving.answers.image_files import BadFile
 from pmal.serving.answers.predict import takes_embeddings
@@ -53,8 +54,8 @@ def sort_rejected(
     """
 
     def answer(images: Pixels | Vectors, names: list[str]) -> list[dict[str, Any]]:
-        answers = model.answer(torch.from_numpy(images))
-        rows = zip(names, answers.labels.tolist(), answers.z.cpu().numpy(), images, strict=True)
+        answers, z_BD = answer_with_space(model, torch.from_numpy(images))
+        rows = zip(names, answers.labels.tolist(), z_BD, images, strict=True)
         of_rows = takes_embeddings(model)
         return [
             {"name": name, "z": z_D, "row": image.ravel() if of_rows else None}
