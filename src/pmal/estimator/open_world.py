@@ -49,7 +49,7 @@ class OpenWorldMixin:
             cosine to the center.
         """
         samples = self._samples(X)
-        plan = torch.arange(len(samples)).split(_BLOCK)
+        plan = torch.split(torch.arange(len(samples)), _BLOCK)
         blocks = [answer_with_space(self.model_, images) for images in self._read(samples).stream(plan)]
         labels_N = np.concatenate([answers.labels.numpy() for answers, _ in blocks])
         places_N = np.flatnonzero((labels_N < 0) | (not rejected_only))

@@ -17,12 +17,13 @@ def heaps(sizes, spread=0.05, seed=0, channels=8):
 
 
 def test_groups_are_the_heaps_and_large_ones_come_first():
-    z_ND = np.concatenate([heaps((8, 30, 15)), np.random.default_rng(1).normal(size=(3, 8))])
+    alone = [[0, 0, 0, 3, 3, 3, 0, 0], [0, 0, 0, 0, 0, 0, -1, -1]]
+    z_ND = np.concatenate([heaps((10, 30, 15)), alone])
     groups = find_groups(z_ND)
     assert [sorted(group.members.tolist()) for group in groups] == [
-        list(range(8, 38)),
-        list(range(38, 53)),
-        list(range(8)),
+        list(range(10, 40)),
+        list(range(40, 55)),
+        list(range(10)),
     ]
     assert all(0.9 < group.tightness <= 1 for group in groups)
 

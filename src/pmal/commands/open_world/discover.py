@@ -33,7 +33,7 @@ def discover(
     ] = None,
     smallest: Annotated[
         int | None,
-        typer.Option(min=2, help="Images of a group at least. Default: the square root of all, 5 to 50."),
+        typer.Option(min=2, help="Images of a group at least. Default: 5 to 50, by their number."),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Group what is known, too.")] = False,
     force: Annotated[bool, typer.Option(help="Replace earlier results, with names typed into them.")] = False,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pmal._runtime.text import printable
 from pmal.commands.open_world.changing import (
     ModelArgument,
     about_change,
@@ -38,7 +39,7 @@ def remove_class(
 
     def act(classifier: "OpenSetClassifier") -> "RemovedClass":
         if name not in classifier.model_.class_names:
-            raise unknown_name("class", name, classifier.model_.class_names)
+            raise unknown_name("class", name, map(printable, classifier.model_.class_names))
         return classifier.remove_class(class_label(classifier, name))
 
     version, effect = change_model(place, str(session.device), act)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pmal._runtime.text import printable
 from pmal.commands.open_world.changing import (
     ModelArgument,
     about_change,
@@ -61,7 +62,8 @@ def _update(classifier: "OpenSetClassifier", table: Path) -> "Renewed":
     known = classifier.model_.class_names
     for name in named:
         if name not in (*known, UNKNOWN_NAME):
-            fix = f"use one of {', '.join(known[:10])} or unknown, or make it a class by `pmal add-class`"
+            some = ", ".join(map(printable, known[:10]))
+            fix = f"use one of {some} or unknown, or make it a class by `pmal add-class`"
             raise UsageError(f"{table}: no class '{name}' in this model: {fix}")
     files = [file for found in named.values() for file in found]
     labels: list[Any] = [

@@ -1,7 +1,8 @@
 """Groups among embeddings whose number nobody knows: proposed classes in a pile of rejected samples.
 
-HDBSCAN on the principal components of embeddings of unit length. It finds groups of any shape where samples lie densely, and leaves out
-what lies in none. Its settings were chosen on known classes alone (benchmarks/discovery.py).
+HDBSCAN on the principal components of embeddings of unit length. It finds groups of any shape where samples
+lie densely, and leaves out what lies in none. Its settings were chosen on known classes alone
+(benchmarks/discovery.py).
 
 N samples, D channels, G groups.
 """

@@ -12,6 +12,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from pmal._runtime.text import printable
 from pmal.ensemble.classifier import Classifier
 from pmal.errors import UsageError, unknown_name
 from pmal.rejection.calibration.held_out import Calibration
@@ -49,7 +50,7 @@ def remove_class(model: OpenSetModel, name: str) -> tuple[OpenSetModel, RemovedC
             cannot lose a class.
     """
     if name not in model.class_names:
-        raise unknown_name("class", name, model.class_names)
+        raise unknown_name("class", name, map(printable, model.class_names))
     k, own = model.class_names.index(name), len(model.classifier.spec.class_names)
     network = _without_logit(model.classifier, k) if k < own else model.classifier
     reference, bank_N = model.reference, torch.zeros(0, dtype=torch.bool)

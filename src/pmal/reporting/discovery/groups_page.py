@@ -21,6 +21,7 @@ def groups_page(pile: SortedPile, run: str) -> str:
     data = {
         "run": run,
         "summary": pile.summary(),
+        "shown": PICTURES_SHOWN,
         "classes": list(pile.class_names),
         "groups": [
             {"number": number, "tightness": group.tightness, **_files(pile, group.members.tolist())}
