@@ -115,6 +115,13 @@ def test_mistakes_are_told_and_nothing_is_written(run, tmp_path, call):
     assert after == before
 
 
+def test_where_nothing_is_rejected_there_are_no_groups(run, tmp_path, call):
+    write_images(tmp_path / "known", pictures_of(1, 3, seed=9))
+    code, out, error = call("discover", run, "known", "--json")
+    assert code == 0, error
+    assert (json.loads(out)["looked_at"], json.loads(out)["groups"]) == (3, [])
+
+
 def test_interrupted_no_table_is_left(run, tmp_path, call, monkeypatch):
     monkeypatch.setattr(groups_page, "groups_sheet", lambda _: signal.raise_signal(signal.SIGINT))
     code, _, error = call("discover", run, "pile")

@@ -67,8 +67,8 @@ def sort_rejected(
     blocks = list(answer_paths(paths, model.classifier.spec.image_shape, errors, session.display, answer))
     seen = [entry for block in blocks for entry in block]
     pile = [entry for entry in seen if entry]
-    z_ND = np.array([entry["z"] for entry in pile]).reshape(len(pile), -1)
-    return SortedPile(_samples(model, pile), find_groups(z_ND, smallest), model.class_names), len(seen)
+    groups = find_groups(np.stack([entry["z"] for entry in pile]), smallest) if pile else []
+    return SortedPile(_samples(model, pile), groups, model.class_names), len(seen)
 
 
 def samples_by_name(model: OpenSetModel, names: Sequence[str]) -> list[str] | VectorStore:
