@@ -87,7 +87,7 @@ def _add(classifier: "OpenSetClassifier", name: str, paths: list[str]) -> Added:
 
 def _add_named(classifier: "OpenSetClassifier", table: Path) -> Added:
     """Add every class that a table names."""
-    from pmal.reporting.discovery.names_table import read_names
+    from pmal.reporting.page.discovery.names_table import read_names
     from pmal.serving.answers.rejected import samples_by_name
 
     named = read_names(table)

@@ -13,7 +13,7 @@ from pmal.config import Resources
 from pmal.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from pmal.reporting.discovery.pile import SortedPile
+    from pmal.reporting.page.discovery.pile import SortedPile
     from pmal.serving.answers.image_files import BadFile
 
 FILES = ("groups.csv", "groups.png", "groups.html")
@@ -74,8 +74,8 @@ def discover(
 
 def _write(out: Path, pile: "SortedPile", run: Path) -> None:
     from pmal._runtime.files import atomic_path, make_folder, write_text
-    from pmal.reporting.discovery.groups_page import groups_page, groups_sheet
-    from pmal.reporting.discovery.names_table import names_table
+    from pmal.reporting.page.discovery.groups_page import groups_page, groups_sheet
+    from pmal.reporting.page.discovery.names_table import names_table
 
     make_folder(out)
     table, sheet, page = (out / name for name in FILES)

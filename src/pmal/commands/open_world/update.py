@@ -55,7 +55,7 @@ def update(
 
 
 def _update(classifier: "OpenSetClassifier", table: Path) -> "Renewed":
-    from pmal.reporting.discovery.names_table import read_names
+    from pmal.reporting.page.discovery.names_table import read_names
     from pmal.serving.answers.rejected import samples_by_name
 
     named = read_names(table)

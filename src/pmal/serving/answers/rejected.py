@@ -21,7 +21,7 @@ from pmal.errors import DataError
 from pmal.rejection.model import OpenSetModel
 from pmal.rejection.open_world.grouping import find_groups
 from pmal.rejection.open_world.space import answer_with_space
-from pmal.reporting.discovery.pile import SortedPile
+from pmal.reporting.page.discovery.pile import SortedPile
 from pmal.serving.answers.image_files import BadFile
 from pmal.serving.answers.predict import takes_embeddings
 from pmal.serving.answers.row_files import answer_paths

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pmal._runtime.text import plain_cell
 from pmal.errors import DataError
-from pmal.reporting.discovery.pile import SortedPile
+from pmal.reporting.page.discovery.pile import SortedPile
 
 COLUMNS = ("file", "group", "name")
 LIMIT = 64 << 20

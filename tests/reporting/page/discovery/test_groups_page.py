@@ -8,9 +8,9 @@ from pmal.data.decoding.decode import encode_png
 from pmal.data.samples import Samples
 from pmal.data.sources.folder import FileStore
 from pmal.rejection.open_world.grouping import Group
-from pmal.reporting.discovery.groups_page import groups_page, groups_sheet
-from pmal.reporting.discovery.names_table import read_names
-from pmal.reporting.discovery.pile import SIDE, SortedPile
+from pmal.reporting.page.discovery.groups_page import groups_page, groups_sheet
+from pmal.reporting.page.discovery.names_table import read_names
+from pmal.reporting.page.discovery.pile import SIDE, SortedPile
 from tests.browser import open_page
 
 NAMES = ["=1,2.png", "</script><b>.png", 'c"d.png', "e.png", "gone.png", "left.png"]

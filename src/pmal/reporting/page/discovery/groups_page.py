@@ -10,7 +10,7 @@ from PIL import Image
 
 from pmal._runtime.text import plain_cell, printable
 from pmal.reporting.contact_sheet import Row, contact_sheet
-from pmal.reporting.discovery.pile import SortedPile
+from pmal.reporting.page.discovery.pile import SortedPile
 
 GROUPS_SHOWN, PICTURES_SHOWN, SHEET_PICTURES = 100, 60, 10
 """Groups on page and sheet, pictures of a group on the page and on the sheet, at most."""

@@ -7,8 +7,8 @@ from pmal.data.samples import Samples
 from pmal.data.sources.folder import FileStore
 from pmal.errors import DataError
 from pmal.rejection.open_world.grouping import Group
-from pmal.reporting.discovery.names_table import names_table, read_names
-from pmal.reporting.discovery.pile import SortedPile
+from pmal.reporting.page.discovery.names_table import names_table, read_names
+from pmal.reporting.page.discovery.pile import SortedPile
 
 FILES = ["a/1.png", '=sum("x").png', "c, d.png", "'e.png", "größe\n.png"]
 
