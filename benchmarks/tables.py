@@ -11,6 +11,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
+from benchmarks.discovery_tables import DISCOVERY_TABLES
 from benchmarks.far_tables import FAR_TABLES
 from benchmarks.library_tables import LIBRARY_TABLES
 from benchmarks.photo_tables import PHOTO_TABLES
@@ -268,6 +269,7 @@ TABLES = {
     **FAR_TABLES,
     **PHOTO_TABLES,
     **LIBRARY_TABLES,
+    **DISCOVERY_TABLES,
     "prototypes": prototypes_table,
     "precomputed": precomputed_table,
     "new class": new_class_table,

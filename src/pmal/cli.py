@@ -18,6 +18,11 @@ from pmal.commands.bench import bench
 from pmal.commands.benchmark import benchmark_app
 from pmal.commands.data import data_app
 from pmal.commands.export import export, open_exported
+from pmal.commands.open_world.discover import discover
+from pmal.commands.open_world.history import history
+from pmal.commands.open_world.remove_class import remove_class
+from pmal.commands.open_world.update import update
+from pmal.commands.open_world.watch import watch
 from pmal.commands.options import (
     AGAIN,
     DATA_HELP,
@@ -191,6 +196,9 @@ def predict(
     top: Annotated[int, typer.Option(min=0, help="Prototypes to show for each image.")] = 3,
     device: DeviceOption = "auto",
     half: HalfOption = False,
+    version: Annotated[
+        int | None, typer.Option(metavar="N", help="Answer by version N of the model (`pmal history`).")
+    ] = None,
     as_json: JsonOption = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print a line per image as CSV.")] = False,
 ) -> None:
@@ -213,11 +221,13 @@ def predict(
         display = start_display(quiet, advice)
         if half:
             raise UsageError("--half goes with a run folder: an exported file computes as it was exported")
+        if version is not None:
+            raise UsageError("--version goes with a run folder: an exported file has one version")
         exported = open_exported(run, device, **rule)
         about, answer = exported.about(), partial(exported.answer_files, display=display, top=top)
     else:
         session = start_session(Resources(device=device), quiet, advice)
-        about, answer = _open_model(run, rule, half, session, top)
+        about, answer = _open_model(run, version, rule, half, session, top)
 
     from pmal.serving.answers.answer_rows import decide_together
     from pmal.serving.answers.answer_text import error_lines, write_answers
@@ -358,6 +368,11 @@ def audit(
 
 
 app.command()(add_class)
+app.command()(discover)
+app.command()(update)
+app.command()(remove_class)
+app.command()(history)
+app.command()(watch)
 app.command()(bench)
 app.command()(export)
 app.command()(report)
@@ -366,12 +381,12 @@ give_plugins(app)
 
 
 def _open_model(
-    run: Path, rule: dict[str, Any], half: bool, session: "Session", top: int
+    run: Path, version: int | None, rule: dict[str, Any], half: bool, session: "Session", top: int
 ) -> tuple[dict[str, Any], Any]:
     """What stands beside the answers of a run's model, and what gives them."""
     from pmal.serving.answers.predict import answer_files, find_model, model_header, open_model
 
-    folder = find_model(run)
+    folder = find_model(run, version)
     model = open_model(folder, session.device, half, **rule)
     return model_header(model, folder), partial(answer_files, model, session=session, top=top)
 

@@ -71,7 +71,7 @@ def test_the_class_is_named_afterwards_and_what_changed_is_printed(run, noise, t
     )
     assert "accuracy 100.0% -> 100.0%" in first
     assert first.endswith("; the rule changed from energy to distance")
-    assert second == f"model: {run / 'model'}"
+    assert second == f"model: {run / 'model'} (version 2)"
     answers = json.loads(call("predict", run, more, "--json")[1])
     assert answers["model"]["score"] == "distance"
     assert [answer["nearest"] for answer in answers["answers"]].count("noise") > 5
@@ -93,7 +93,8 @@ def test_json_and_the_checksums_of_the_run(run, noise, call):
     assert found["older"] == [str(run / name) for name in ("model.onnx", "report.html")]
     sums = json.loads((run / "manifest.json").read_text())["sha256"]
     assert sums.pop("config.toml") == "as it was"
-    assert sums == {f"model/{file.name}": sha256(file) for file in (run / "model").iterdir()}
+    files = [file for part in ("model", "versions") for file in (run / part).rglob("*") if file.is_file()]
+    assert sums == {str(file.relative_to(run)): sha256(file) for file in files}
 
 
 def test_files_of_the_model_before_are_named(run, noise, call, monkeypatch):

@@ -93,6 +93,9 @@ def make_sandbox(folder):
     _write_embeddings(folder / "features.npz")
     random = np.random.default_rng(0)
     np.savez(folder / "otter.npz", embeddings=random.normal(3.0, size=(20, 32)).astype("float32"))
+    (folder / "names.csv").write_text(_table("fox"))
+    (folder / "corrections.csv").write_text(_table("cat"))
+    (folder / "monday.json").write_text(json.dumps({"answers": [{"p_value": 1.0}]}))
     (folder / "rows.json").write_text(json.dumps({"embeddings": random.normal(size=(2, 32)).tolist()}))
     (folder / ".venv" / "bin").mkdir(parents=True)
     (folder / ".venv" / "bin" / "activate").touch()
@@ -102,6 +105,12 @@ def make_sandbox(folder):
         target = folder / "benchmarks" / "results" / cell.parent.name / cell.name
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(cell.read_bytes())
+
+
+def _table(name):
+    """Images of one class as a page gives them back; of no class that a run was trained on by this name."""
+    rows = [f"photos/{name}/{name}-{i:02d}.png,1,{name}" for i in range(6)]
+    return "\n".join(["file,group,name", *rows]) + "\n"
 
 
 def _write(path, picture):

@@ -1,15 +1,24 @@
-"""The command `pmal add-class`: one more class for a finished model, from images alone."""
+"""The command `pmal add-class`: more classes for a finished model, from images alone."""
 
-import contextlib
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pmal.commands.open_world.changing import (
+    ModelArgument,
+    about_change,
+    change_model,
+    class_label,
+    find_place,
+    say_change,
+)
 from pmal.commands.options import AGAIN, DeviceOption, JsonOption, start_session
 from pmal.config import Resources
+from pmal.data.samples import UNKNOWN_NAME
 from pmal.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -17,66 +26,89 @@ if TYPE_CHECKING:
     from pmal.estimator.open_set import OpenSetClassifier
     from pmal.rejection.new_class import AddedClass
 
+TABLE = ".csv"
+Added = list[tuple["AddedClass", int]]
+
 
 def add_class(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or the folder of a model.")],
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the new class.")],
+    run: ModelArgument,
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME|NAMES.csv", help="The name of the new class, or a table that `pmal discover` made."
+        ),
+    ],
     images: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="IMAGE|FOLDER|EMBEDDINGS",
             help="Images of the class, or folders of them; for a model of embeddings one file of rows.",
         ),
-    ],
+    ] = None,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
-    """Add a class to the model of RUN, from images of it and without training; the model is saved in place.
+    """Add a class to the model of RUN, or all that a table names, without training; a new version is saved.
 
-    Prints how many prototypes the class has, how many held-out images of the other classes it takes, their
+    Prints how many prototypes each class has, how many held-out images of the other classes it takes, their
     accuracy before and after, and the rule of rejection where it changed. An image that cannot be read ends
     it, and nothing is written.
     """
+    if not images and not name.lower().endswith(TABLE):
+        raise UsageError(f"no images of class '{name}': name them, or a table of names ending in {TABLE}")
     session = start_session(Resources(device=device), as_json, AGAIN)
+    place = find_place(run)
 
-    from pmal.serving.answers.predict import find_model
+    def act(classifier: "OpenSetClassifier") -> Added:
+        return _add(classifier, name, images) if images else _add_named(classifier, Path(name))
 
-    folder = find_model(run)
-    folder = folder.resolve() if folder.name in ("", "..") else folder
-    effect, count = _add(folder, name, images, str(session.device))
-    stale = _older_files(folder)
+    version, added = change_model(place, str(session.device), act)
     if as_json:
-        found: dict[str, Any] = asdict(effect) | {"rule_changed": effect.rule_changed}
-        print(json.dumps({"model": str(folder), "images": count, **found, "older": stale}))
+        print(json.dumps(about_change(place, version) | _described(added, bool(images))))
     else:
-        print(f"{effect}\nmodel: {folder}")
-        if stale:
-            print(f"still of the model before: {', '.join(stale)}")
+        say_change(place, version, [str(effect) for effect, _ in added])
 
 
-def _add(folder: Path, name: str, paths: list[str], device: str) -> tuple["AddedClass", int]:
-    """Replace the model in the folder, and what stands beside it of its classes and checksums.
+def _described(added: Added, single: bool) -> dict[str, Any]:
+    """Return what each class changed: that of a single one as it is, those of a table as a list."""
+    found = [
+        {"images": count, **asdict(effect), "rule_changed": effect.rule_changed} for effect, count in added
+    ]
+    return found[0] if single else {"classes": found}
 
-    Returns what the class changed, and of how many samples it was made.
-    """
-    from pmal.estimator.open_set import RECORD, OpenSetClassifier
-    from pmal.rejection.bundle.saving import save_model
-    from pmal.run.run_folder import CONFIG, only_writer, seal_again
+
+def _add(classifier: "OpenSetClassifier", name: str, paths: list[str]) -> Added:
     from pmal.serving.answers.predict import takes_embeddings
 
-    above = folder.resolve().parent
-    of_run, of_classifier = ((above / file).is_file() and folder.name == "model" for file in (CONFIG, RECORD))
-    with only_writer(above) if of_run else contextlib.nullcontext():
-        found = OpenSetClassifier.load(above if of_classifier else folder, device=device)
-        samples: Any = _rows(paths) if takes_embeddings(found.model_) else _images(paths)
-        effect = found.add_class(samples, _label(found, name))
-        if of_classifier:
-            found.save(above)
-        else:
-            save_model(folder, found.model_)
-        if of_run:
-            seal_again(above, "model")
-    return effect, len(samples)
+    _check_new(classifier, name)
+    samples: Any = _rows(paths) if takes_embeddings(classifier.model_) else _images(paths)
+    return [(classifier.add_class(samples, class_label(classifier, name)), len(samples))]
+
+
+def _add_named(classifier: "OpenSetClassifier", table: Path) -> Added:
+    """Add every class that a table names."""
+    from pmal.reporting.page.discovery.names_table import read_names
+    from pmal.serving.answers.rejected import samples_by_name
+
+    named = read_names(table)
+    for name in named:
+        fix = "images of classes that are there go to `pmal update`, in a table of their own"
+        if name in (*classifier.model_.class_names, UNKNOWN_NAME):
+            raise UsageError(f"{table}: class '{name}' exists already: {fix}")
+        class_label(classifier, name)
+    chosen: dict[str, Sequence[str] | VectorStore] = {
+        name: samples_by_name(classifier.model_, files) for name, files in named.items()
+    }
+    return [
+        (classifier.add_class(samples, class_label(classifier, name)), len(samples))
+        for name, samples in chosen.items()
+    ]
+
+
+def _check_new(classifier: "OpenSetClassifier", name: str) -> None:
+    class_label(classifier, name)
+    if name in classifier.model_.class_names:
+        raise UsageError(f"class '{name}' exists already: choose another name")
 
 
 def _images(paths: list[str]) -> list[str]:
@@ -104,24 +136,3 @@ def _rows(paths: list[str]) -> "VectorStore":
     if len(bad):
         raise DataError(f"{store.name(int(bad[0]))}: {NOT_FINITE}: leave the row out or embed it again")
     return store
-
-
-def _label(classifier: "OpenSetClassifier", name: str) -> str | int:
-    """The name as a label of the same kind as those of the other classes."""
-    if not name.strip():
-        raise UsageError("the name of the new class is empty: pass one, such as fox")
-    if name in classifier.model_.class_names:
-        raise UsageError(f"class '{name}' exists already: choose another name")
-    if classifier.classes_.dtype.kind != "i":
-        return name
-    try:
-        return int(name)
-    except ValueError:
-        raise UsageError(f"class '{name}': the classes of this model are integers: pass one") from None
-
-
-def _older_files(folder: Path) -> list[str]:
-    """What lies beside the model and was made of it as it was before."""
-    exported = [f"{folder.name}.onnx", f"{folder.name}.md"]
-    measured = ["metrics.json", "report.html"] if folder.name == "model" else []
-    return [str(folder.with_name(file)) for file in exported + measured if folder.with_name(file).is_file()]

@@ -104,7 +104,7 @@ class Classifier(nn.Module):
 
         Floats are what the backbone made of images already.
         """
-        normalized_BCHW = normalize(self._features(images_BCHW), self.mean, self.std)
+        normalized_BCHW = normalize(self.features(images_BCHW), self.mean, self.std)
         z_BD = self.encoder(normalized_BCHW.to(self.encoder_dtype)).to(normalized_BCHW.dtype)
         z_BD = self.head.complete(normalized_BCHW, z_BD)
         return z_BD, self.head(z_BD)
@@ -112,13 +112,13 @@ class Classifier(nn.Module):
     def embed_observed(self, images_BCHW: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Statistics]:
         """The same, and what was seen on the way: the features, or what the encoder's layers saw, by name."""
         if self.on_features:
-            features_BF11 = self._features(images_BCHW)
+            features_BF11 = self.features(images_BCHW)
             return (*self.embed(features_BF11), {FEATURES: features_BF11.flatten(1).float()})
         with self.observer.looking() as found:
             z_BD, logits_BK = self.embed(images_BCHW)
         return z_BD, logits_BK, found
 
-    def _features(self, images_BCHW: torch.Tensor) -> torch.Tensor:
+    def features(self, images_BCHW: torch.Tensor) -> torch.Tensor:
         """What the backbone makes of images, (B, F, 1, 1); without one, the images themselves."""
         if self.backbone is None or images_BCHW.is_floating_point():
             return images_BCHW

@@ -36,6 +36,7 @@ from pmal.encoders.precomputed import PRECOMPUTED
 from pmal.errors import DataError, Interrupted, UsageError
 from pmal.estimator.class_scores import refuse_class_scores
 from pmal.estimator.conventions import Conventions, Floats, refuse_fit_options
+from pmal.estimator.open_world import OpenWorldMixin
 from pmal.estimator.renamed import refuse_renamed, refuses_old_names, with_present_names
 from pmal.estimator.rows_given import FITTED_TO, labels_given, refuse_sparse, rows_to_answer, rows_to_fit
 from pmal.estimator.settings import (
@@ -48,6 +49,7 @@ from pmal.estimator.settings import (
     saved_params,
 )
 from pmal.rejection.bundle.saving import load_model, save_model
+from pmal.rejection.bundle.versions import digest_of, save_version
 from pmal.rejection.calibration.recalibration import recalibrated
 from pmal.rejection.calibration.thresholds import discoveries
 from pmal.rejection.model import Answers, OpenSetModel
@@ -58,7 +60,7 @@ from pmal.serving.answers.predict import TOP, describe_answers, find_model, take
 RECORD = "estimator.json"
 
 
-class OpenSetClassifier(Conventions):
+class OpenSetClassifier(OpenWorldMixin, Conventions):
     """Names what it knows and says -1 to what it does not.
 
     method: pmal, softmax (a plain classifier), or one of docs/baselines.md.
@@ -272,6 +274,7 @@ class OpenSetClassifier(Conventions):
         before = self.model_.rule.score
         self.model_, effect = add_class(self.model_, labels.names[-1], z_ND, loaded.images, files, far_N)
         self.classes_ = labels.values
+        self.changes_ = (*self.changes_, f"added {name} ({len(files)})")
         if before != self.model_.rule.score:
             self.reject_by = self.model_.rule.score
         if self.verbose:
@@ -279,13 +282,25 @@ class OpenSetClassifier(Conventions):
         return effect
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the fitted classifier: FOLDER/model, which `pmal predict` takes, too, and estimator.json."""
+        """Write the fitted classifier: FOLDER/model, which `pmal predict` takes, too, and estimator.json.
+
+        Where `add_class`, `remove_class` or `update` changed it, and the folder holds a model already, that
+        one is kept as an earlier version (`pmal history`).
+        """
         check_is_fitted(self, "model_")
         path = Path(folder)
         if path.is_dir() and any(path.iterdir()) and not (path / RECORD).is_file():
             raise UsageError(f"{path} is not empty and holds no classifier: choose another folder")
-        save_model(make_folder(path) / "model", self.model_)
-        write_json(path / RECORD, self.record())
+        make_folder(path)
+        if self.changes_ and (path / "model").is_dir():
+            before = digest_of(path / "model")
+            save_version(
+                path / "model", self.model_, "; ".join(self.changes_), before, {RECORD: self.record()}
+            )
+        else:
+            save_model(path / "model", self.model_)
+            write_json(path / RECORD, self.record())
+        self.changes_ = ()
 
     def record(self) -> dict[str, Any]:
         """Return what stands in the file beside a saved model: options, and the classes in their order."""
@@ -317,7 +332,7 @@ class OpenSetClassifier(Conventions):
         return ClassLabels(self.classes_, self.unknown_label)
 
     def _take(self, model: OpenSetModel, labels: ClassLabels, columns: Mapping[str, Any]) -> None:
-        self.model_, self.classes_ = model, labels.values
+        self.model_, self.classes_, self.changes_ = model, labels.values, ()
         for name in FITTED_TO:
             self.__dict__.pop(name, None)
         if takes_embeddings(model):  # a source has no columns to take it from

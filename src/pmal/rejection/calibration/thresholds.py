@@ -291,6 +291,15 @@ def _rank(samples: int, accept: float) -> int:
     return math.ceil((samples + 1) * _exact_share(accept))
 
 
+def rejected_levels(samples: int, accept: float) -> int:
+    """Return how many of the samples + 1 values that a p-value can take make an image unknown.
+
+    >>> rejected_levels(99, 0.95), rejected_levels(5, 0.95)
+    (5, 0)
+    """
+    return max(samples + 1 - _rank(samples, accept), 0)
+
+
 def largest_rates(samples: int) -> Floats:
     """Return for each rank from 1 on the largest acceptance rate whose threshold has this rank, (samples,).
 

@@ -13,6 +13,7 @@ from pmal.data.samples import Pixels, Vectors
 from pmal.errors import DataError, MissingFileError, UsageError
 from pmal.rejection.bundle.layout import RECORD
 from pmal.rejection.bundle.saving import load_model
+from pmal.rejection.bundle.versions import find_version
 from pmal.rejection.model import Answers, OpenSetModel, Rule
 from pmal.run.run_folder import CONFIG
 from pmal.serving.answers.answer_rows import Row, describe_rows, strongest_prototypes, unicode_name
@@ -22,8 +23,13 @@ from pmal.serving.answers.row_files import answer_paths
 TOP = 3
 
 
-def find_model(run: Path) -> Path:
-    """The bundle of a run folder; a bundle folder is its own."""
+def find_model(run: Path, version: int | None = None) -> Path:
+    """Return the bundle of a run folder, or an earlier version of it; a bundle folder is its own."""
+    folder = _find_current(run)
+    return folder if version is None else find_version(folder, version)
+
+
+def _find_current(run: Path) -> Path:
     fix = "name the folder that `pmal fit` left"
     if not run.exists():
         raise MissingFileError(f"{run}: no such folder: {fix}")

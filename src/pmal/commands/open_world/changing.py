@@ -1,0 +1,108 @@
+"""What commands that change a finished model share: it is loaded, changed, and saved as a new version."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from pmal.errors import UsageError
+
+if TYPE_CHECKING:
+    from pmal.estimator.open_set import OpenSetClassifier
+    from pmal.rejection.bundle.versions import Version
+
+ModelArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or the folder of a model.")]
+Effect = TypeVar("Effect")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a model lies, and what it is a part of."""
+
+    folder: Path
+    of_run: bool
+    of_classifier: bool
+
+    @property
+    def above(self) -> Path:
+        """Return the folder of the run or the classifier."""
+        return self.folder.resolve().parent
+
+    def older(self) -> list[str]:
+        """Return what lies beside the model and was made of it as it was before."""
+        exported = [f"{self.folder.name}.onnx", f"{self.folder.name}.md"]
+        measured = ["metrics.json", "report.html"] if self.folder.name == "model" else []
+        beside = [self.folder.with_name(file) for file in exported + measured]
+        return [str(file) for file in beside if file.is_file()]
+
+
+def find_place(run: Path) -> Place:
+    """Return where the model of a run, a classifier or a bundle lies."""
+    from pmal.estimator.open_set import RECORD
+    from pmal.run.run_folder import CONFIG
+    from pmal.serving.answers.predict import find_model
+
+    folder = find_model(run)
+    folder = folder.resolve() if folder.name in ("", "..") else folder
+    above = folder.resolve().parent
+    of_run, of_classifier = ((above / file).is_file() and folder.name == "model" for file in (CONFIG, RECORD))
+    return Place(folder, of_run, of_classifier)
+
+
+@contextlib.contextmanager
+def only_change(place: Place) -> Iterator[None]:
+    """Keep other processes out of a run while its model changes, and renew the checksums of the run."""
+    from pmal.run.run_folder import only_writer, seal_again
+
+    with only_writer(place.above) if place.of_run else contextlib.nullcontext():
+        yield
+        if place.of_run:
+            seal_again(place.above, "model")
+            seal_again(place.above, "versions")
+
+
+def change_model(
+    place: Place, device: str, act: Callable[["OpenSetClassifier"], Effect]
+) -> tuple["Version", Effect]:
+    """Change a model, and save it as a new version: all of it, or nothing where anything fails.
+
+    act: changes the classifier; what it returns comes back.
+    """
+    from pmal.estimator.open_set import RECORD, OpenSetClassifier
+    from pmal.rejection.bundle.versions import check_changeable, digest_of, save_version
+
+    check_changeable(place.folder)
+    with only_change(place):
+        before = digest_of(place.folder)
+        found = OpenSetClassifier.load(place.above if place.of_classifier else place.folder, device=device)
+        effect = act(found)
+        beside = {RECORD: found.record()} if place.of_classifier else {}
+        version = save_version(place.folder, found.model_, "; ".join(found.changes_), before, beside)
+    return version, effect
+
+
+def class_label(classifier: "OpenSetClassifier", name: str) -> str | int:
+    """Return a name as a label of the same kind as those of the classes that are there."""
+    if not name.strip():
+        raise UsageError("the name of the new class is empty: pass one, such as fox")
+    if classifier.classes_.dtype.kind != "i":
+        return name
+    try:
+        return int(name)
+    except ValueError:
+        raise UsageError(f"class '{name}': the classes of this model are integers: pass one") from None
+
+
+def say_change(place: Place, version: "Version", lines: list[str]) -> None:
+    """Print what was changed, which version that is, and what is still of the model before."""
+    print("\n".join([*lines, f"model: {place.folder} (version {version.version})"]))
+    if older := place.older():
+        print(f"still of the model before: {', '.join(older)}")
+
+
+def about_change(place: Place, version: "Version") -> dict[str, Any]:
+    """Return the same for programs."""
+    return {"model": str(place.folder), "version": version.version, "older": place.older()}

@@ -1,0 +1,49 @@
+"""The p-values of answers in files: what `pmal predict --json` or `--csv` printed. Imports no torch."""
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+from pmal.errors import DataError
+
+LIMIT = 1 << 30
+"""Bytes of a file at most: more than a million answers."""
+
+
+def read_p_values(path: Path) -> list[float]:
+    """Return the p-values of the answers in a file, in its order.
+
+    Raises:
+        DataError: the file holds no answers, or answers without p-values.
+    """
+    text = _text(path)
+    try:
+        found = _of_json(text) if text.lstrip().startswith("{") else _of_csv(text)
+        return [float(value) for value in found]
+    except (KeyError, TypeError, ValueError, RecursionError, csv.Error):
+        fix = "pass what `pmal predict --json` or --csv printed, of a model with held-out images"
+        raise DataError(f"{path}: no answers with p-values in it: {fix}") from None
+
+
+def _of_json(text: str) -> list[Any]:
+    return [answer["p_value"] for answer in json.loads(text)["answers"]]
+
+
+def _of_csv(text: str) -> list[Any]:
+    reader = csv.DictReader(io.StringIO(text, newline=""))
+    if "p_value" not in (reader.fieldnames or ()):
+        raise KeyError("p_value")
+    return [row["p_value"] for row in reader]
+
+
+def _text(path: Path) -> str:
+    try:
+        if path.stat().st_size > LIMIT:
+            raise DataError(f"{path}: larger than {LIMIT >> 30} GiB: split it")
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise DataError(f"{path}: not text in UTF-8: pass answers as JSON or CSV") from None
