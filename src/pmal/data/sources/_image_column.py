@@ -20,12 +20,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from pmal._runtime.memory import check_expansion
 from pmal.errors import DataError, first_line
 
 SPOOL_BYTES = 1 << 30
 """Files of more bytes than this together are copied and mapped instead of being held in memory."""
 
 _ROWS = 1024
+_BATCH_BYTES = 1 << 28
+"""What a batch may take: in a column with a dictionary, each of its rows may be all that is stored."""
 _SPOOL_SCHEMA = pa.schema([("bytes", pa.large_binary())])
 
 
@@ -72,16 +75,24 @@ class ImageColumn:
                 return
             if self._spool is None and self._is_large():
                 self._spool = self._write_spool()
-            chunks = list(self._read() if self._spool is None else _mapped(self._spool))
+            chunks = list(self._held() if self._spool is None else _mapped(self._spool))
             self._chunk_starts = np.cumsum([0, *map(len, chunks)])
             if self._chunk_starts[-1] != self.starts[-1]:
                 raise DataError(f"{self.files[0].parent}: the files have changed since they were opened")
             self._chunks = chunks
 
+    def _held(self) -> Iterator[Any]:
+        """What is read, as long as memory is there for it."""
+        total, packed = 0, sum(os.path.getsize(file) for file in self.files)
+        for data in self._read():
+            total += data.nbytes
+            check_expansion(total, packed, f"{self.files[0]}: its images")
+            yield data
+
     def _read(self) -> Iterator[Any]:
         for file in self.files:
             with arrow_errors(file), pq.ParquetFile(file, pre_buffer=False) as reader:
-                for batch in reader.iter_batches(batch_size=_ROWS, columns=[self.leaf]):
+                for batch in reader.iter_batches(batch_size=_rows(reader, self.leaf), columns=[self.leaf]):
                     column = batch.column(0)
                     data = pc.struct_field(column, "bytes") if pa.types.is_struct(column.type) else column
                     yield data.cast(pa.large_binary())
@@ -98,6 +109,15 @@ class ImageColumn:
             reason = error.strerror or error
             raise DataError(f"{path}: cannot be written ({reason}): set TMPDIR to a larger disk") from None
         return path
+
+
+def _rows(reader: Any, leaf: str) -> int:
+    """Return how many rows to read at a time, so that a batch fits into memory."""
+    about = reader.metadata
+    column = next(i for i in range(about.num_columns) if about.schema.column(i).path == leaf)
+    groups = (about.row_group(group).column(column) for group in range(about.num_row_groups))
+    sizes = [group.total_uncompressed_size for group in groups if group.has_dictionary_page]
+    return max(1, min(_ROWS, _BATCH_BYTES // max([1, *sizes])))
 
 
 @contextmanager
