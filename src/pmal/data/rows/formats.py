@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pmal._runtime.memory import check_expansion, check_memory
-from pmal.data.sources.npz import declared_array
+from pmal.data.sources.npz import declared_array, load_array
 from pmal.errors import DataError, first_line
 
 if TYPE_CHECKING:
@@ -104,13 +104,9 @@ def _read_npz(path: Path, known: Known) -> tuple[dict[str, "Entry"], list[str]]:
             raise DataError(f"{path}: {name} holds Python objects: save numbers, or strings with dtype=str")
     check_expansion(sum(size for size, _ in declared.values()), path.stat().st_size, str(path))
     entries: dict[str, Entry] = {}
-    with np.load(path, allow_pickle=False) as arrays:
-        for name in wanted:
-            try:
-                array = arrays[name]
-            except _BROKEN as error:
-                raise DataError(f"{path}: {name} is not readable ({first_line(error)})") from None
-            entries[name] = _texts(array, f"{path}: {name}") if array.dtype.kind in "US" else array
+    for name in wanted:
+        array = load_array(path, name)
+        entries[name] = _texts(array, f"{path}: {name}") if array.dtype.kind in "US" else array
     return entries, other
 
 

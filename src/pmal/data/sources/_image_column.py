@@ -6,10 +6,8 @@ that all of them map.
 """
 
 import os
-import shutil
 import tempfile
 import threading
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pmal._runtime.memory import check_expansion
+from pmal.data.sources._spool import make_spool
 from pmal.errors import DataError, first_line
 
 SPOOL_BYTES = 1 << 30
@@ -98,10 +97,9 @@ class ImageColumn:
                     yield data.cast(pa.large_binary())
 
     def _write_spool(self) -> Path:
-        folder = tempfile.mkdtemp(prefix="pmal-")
-        weakref.finalize(self, _remove, folder, os.getpid())
-        path = Path(folder) / "images.arrow"
+        path = Path(tempfile.gettempdir())
         try:
+            path = make_spool(self) / "images.arrow"
             with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, _SPOOL_SCHEMA) as writer:
                 for data in self._read():
                     writer.write_batch(pa.record_batch([data], schema=_SPOOL_SCHEMA))
@@ -135,9 +133,3 @@ def _mapped(spool: Path) -> Iterator[Any]:
     reader = pa.ipc.open_file(pa.memory_map(str(spool)))
     for number in range(reader.num_record_batches):
         yield reader.get_batch(number).column(0)
-
-
-def _remove(folder: str, owner: int) -> None:
-    # A forked process inherits the finalizer, but not the folder.
-    if os.getpid() == owner:
-        shutil.rmtree(folder, ignore_errors=True)

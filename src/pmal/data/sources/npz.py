@@ -94,14 +94,17 @@ def _check_header(archive: zipfile.ZipFile, name: str) -> None:
 
 def _read(path: Path, declared: dict[str, int]) -> dict[str, NDArray[Any]]:
     check_expansion(sum(declared.values()), path.stat().st_size, f"{path}: its arrays")
-    arrays = {}
-    with np.load(path, allow_pickle=False) as archive:
-        for key in declared:
-            try:
-                arrays[key] = archive[key]
-            except _BROKEN as error:
-                raise DataError(f"{path}: array {key} is not readable ({first_line(error)})") from None
-    return arrays
+    return {key: load_array(path, key) for key in declared}
+
+
+def load_array(path: Path, key: str) -> NDArray[Any]:
+    """Return one array of the file; a `DataError` names it where it cannot be read."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            array: NDArray[Any] = archive[key]
+            return array
+    except _BROKEN as error:
+        raise DataError(f"{path}: array {key} is not readable ({first_line(error)})") from None
 
 
 def _part(origin: str, images: NDArray[Any], labels: Ids, names: tuple[str, ...]) -> Samples:
