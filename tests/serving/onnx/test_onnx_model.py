@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pmal.errors import DataError, UsageError
 from pmal.serving.onnx import onnx_file
 from pmal.serving.onnx import onnx_model as module
-from pmal.serving.onnx.onnx_file import read_metadata
+from pmal.serving.onnx.onnx_file import read_metadata, seal
 from pmal.serving.onnx.onnx_model import OnnxHeader, OnnxModel
 from tests.serving.exports import exported, some_images
 from tests.serving.tiny_model import SIZE
@@ -28,7 +28,10 @@ def changed(**metadata):
     for key, value in metadata.items():
         if value is not None:
             proto.metadata_props.add(key=key, value=value)
-    return proto.SerializeToString()
+    for entry in proto.metadata_props:
+        if entry.key == "sha256" and "sha256" not in metadata:
+            entry.value = "0" * 64
+    return seal(proto.SerializeToString())
 
 
 def assert_refused(data, *parts):
@@ -50,7 +53,21 @@ def test_what_is_no_onnx_file_is_refused():
 def test_what_pmal_did_not_write_or_another_pmal_did_is_refused():
     assert_refused(changed(format=None), "not a model that `pmal export` wrote")
     assert_refused(changed(format="else"), "not a model that `pmal export` wrote")
-    assert_refused(changed(version="2"), "format version '2'", "use the pmal that wrote it")
+    assert_refused(changed(version="3"), "format version '3'", "use the pmal that wrote it")
+
+
+def test_a_bit_that_is_flipped_anywhere_is_refused():
+    data = exported("distance")[1].data
+    for place in range(0, 8 * len(data), 8 * len(data) // 150):
+        flipped = bytearray(data)
+        flipped[place // 8] ^= 1 << place % 8
+        assert_refused(bytes(flipped))
+
+
+def test_a_file_without_its_checksum_is_refused_unless_a_pmal_wrote_it_that_had_none():
+    assert_refused(changed(sha256=None), "damaged (not the checksum")
+    assert_refused(changed(sha256="0"), "damaged (not the checksum")
+    assert OnnxModel(changed(sha256=None, version="1"), "old.onnx").header.own_classes
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ _PREFIX, _LOCK = "pmal-spool-", "lock"
 
 
 def make_spool(owner: object) -> Path:
-    """Return a new folder under $TMPDIR, which is removed with its owner or, after a kill, by the next call."""
+    """Return a new folder in $TMPDIR, which is removed with its owner or, after a kill, by the next call."""
     remove_dead_spools()
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
     held = os.open(folder / f".{_LOCK}", os.O_CREAT | os.O_RDWR, 0o600)

@@ -43,7 +43,7 @@ def seal(data: bytes) -> bytes:
 
 
 def check_seal(data: bytes, digest: str) -> None:
-    """Refuse a file that is not the one that was written: its checksum is that of it with zeros for itself."""
+    """Refuse a file that was changed. Its checksum is that of it with zeros in the place of the checksum."""
     begin, end = data.partition(digest.encode())[::2]
     found = sha256(begin)
     for part in (UNSEALED.encode(), end):
