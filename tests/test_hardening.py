@@ -71,7 +71,8 @@ def test_a_spool_of_a_process_that_was_killed_is_removed_by_the_next(tmp_path, m
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     code = "import os, signal\nfrom pmal.data.sources._spool import make_spool\n"
-    code += "class A: pass\na = A()\n(make_spool(a) / 'images').write_bytes(bytes(9))\nos.kill(os.getpid(), signal.SIGKILL)"
+    code += "class A: pass\na = A()\n(make_spool(a) / 'images').write_bytes(bytes(9))\n"
+    code += "os.kill(os.getpid(), signal.SIGKILL)"
     subprocess.run([sys.executable, "-c", code], check=False)
     assert len(list(tmp_path.glob("pmal-spool-*/images"))) == 1
 

@@ -308,7 +308,7 @@ def read_recipe(recipe: str | os.PathLike[str]) -> dict[str, Any]:
 def parse_toml(text: str, where: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise UsageError(f"{where}: not valid TOML ({error})") from None
 
 

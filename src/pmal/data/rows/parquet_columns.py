@@ -47,18 +47,8 @@ def _column(file: Any, name: str, kind: Any, check_fits: CheckFits) -> Any:
     return pa.chunked_array(chunks, kind)
 
 
-def _declared(file: Any, name: str) -> int:
-    """Return how many values a column has, by what the file says of its parts."""
-    about = file.metadata
-    columns = [i for i in range(about.num_columns) if about.schema.column(i).path.split(".")[0] == name]
-    return sum(
-        about.row_group(group).column(i).num_values for group in range(about.num_row_groups) for i in columns
-    )
-
-
 def _matrix(file: Any, name: str, what: str, check_fits: CheckFits) -> NDArray[Any]:
     """Lists of equal length, a batch of rows at a time: all of them are in memory once only."""
-    check_fits(4 * _declared(file, name))
     matrix, start = np.empty((0, 1), np.float32), 0
     for batch in file.iter_batches(_BATCH, columns=[name]):
         numbers = _rows(batch.column(0), matrix.shape[1] if start else None, start, what)

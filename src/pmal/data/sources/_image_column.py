@@ -26,7 +26,7 @@ SPOOL_BYTES = 1 << 30
 """Files of more bytes than this together are copied and mapped instead of being held in memory."""
 
 _ROWS = 1024
-_BATCH_BYTES = 1 << 28
+_BATCH_BYTES = 1 << 29
 """What a batch may take: in a column with a dictionary, each of its rows may be all that is stored."""
 _SPOOL_SCHEMA = pa.schema([("bytes", pa.large_binary())])
 
@@ -91,7 +91,7 @@ class ImageColumn:
     def _read(self) -> Iterator[Any]:
         for file in self.files:
             with arrow_errors(file), pq.ParquetFile(file, pre_buffer=False) as reader:
-                for batch in reader.iter_batches(batch_size=_rows(reader, self.leaf), columns=[self.leaf]):
+                for batch in reader.iter_batches(batch_size=_rows(reader), columns=[self.leaf]):
                     column = batch.column(0)
                     data = pc.struct_field(column, "bytes") if pa.types.is_struct(column.type) else column
                     yield data.cast(pa.large_binary())
@@ -109,13 +109,12 @@ class ImageColumn:
         return path
 
 
-def _rows(reader: Any, leaf: str) -> int:
+def _rows(reader: Any) -> int:
     """Return how many rows to read at a time, so that a batch fits into memory."""
-    about = reader.metadata
-    column = next(i for i in range(about.num_columns) if about.schema.column(i).path == leaf)
-    groups = (about.row_group(group).column(column) for group in range(about.num_row_groups))
-    sizes = [group.total_uncompressed_size for group in groups if group.has_dictionary_page]
-    return max(1, min(_ROWS, _BATCH_BYTES // max([1, *sizes])))
+    # Not by column: on a damaged description of one, pyarrow ends the process.
+    groups = [reader.metadata.row_group(group) for group in range(reader.metadata.num_row_groups)]
+    largest = max([1, *(int(group.total_byte_size) for group in groups)])
+    return max(1, min(_ROWS, _BATCH_BYTES // largest))
 
 
 @contextmanager
