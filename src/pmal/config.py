@@ -325,7 +325,7 @@ def parse_assignment(text: str) -> dict[str, Any]:
         raise UsageError(f"--set {text}: write it as section.field=value")
     try:
         parsed = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         parsed = value
     for part in reversed(key.strip().split(".")):
         parsed = {part: parsed}

@@ -71,7 +71,7 @@ def read_events(path: Path) -> list[dict[str, Any]]:
     """The JSON objects of a log, one on each line; a line that a dying process wrote in part is left out."""
     events = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError):
             events.append(json.loads(line))
     return [event for event in events if isinstance(event, dict)]
 
