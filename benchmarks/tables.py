@@ -12,6 +12,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from benchmarks.far_tables import FAR_TABLES
+from benchmarks.hardening_tables import HARDENING_TABLES
 from benchmarks.photo_tables import PHOTO_TABLES
 from benchmarks.search_tables import SEARCH_TABLES
 from benchmarks.speed_tables import SPEED_TABLES, hardware_name, rounded
@@ -270,6 +271,7 @@ TABLES = {
     "precomputed": precomputed_table,
     "new class": new_class_table,
     **SPEED_TABLES,
+    **HARDENING_TABLES,
     "export": export_table,
     "service": service_table,
 }

@@ -68,6 +68,8 @@ def _add(folder: Path, name: str, paths: list[str], device: str) -> tuple["Added
     of_run, of_classifier = ((above / file).is_file() and folder.name == "model" for file in (CONFIG, RECORD))
     with only_writer(above) if of_run else contextlib.nullcontext():
         found = OpenSetClassifier.load(above if of_classifier else folder, device=device)
+        if of_run and name in found.model_.class_names:
+            seal_again(above, "model")  # it may have been added by a command that failed before this
         samples: Any = _rows(paths) if takes_embeddings(found.model_) else _images(paths)
         effect = found.add_class(samples, _label(found, name))
         if of_classifier:

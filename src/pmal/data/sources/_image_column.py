@@ -124,7 +124,7 @@ def arrow_errors(file: Path) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise DataError(f"{file}: no such file") from None
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # names of columns are text
         raise DataError(f"{file}: not readable as Parquet ({first_line(error)}): fetch it again") from None
 
 
