@@ -11,11 +11,16 @@ RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 def failures_table() -> str:
     """Each command and kind of call: how many calls there are, how many were made to fail, and the end."""
     found = read_json(RESULTS / "failures" / "cpu.json")
-    lines = ["| command | call | calls | made to fail | one line | done all the same | faults |"]
-    lines.append("|" + "---|" * 7)
+    lines = [
+        "| command | call | calls | made to fail | one line | done all the same | ended by a library | faults |"
+    ]
+    lines.append("|" + "---|" * 8)
     for command, kinds in found["commands"].items():
         for kind, about in kinds.items():
-            ends = [str(about.get(end, 0)) for end in ("one line", "done all the same", "fault")]
+            ends = [
+                str(about.get(end, 0))
+                for end in ("one line", "done all the same", "ended by a library", "fault")
+            ]
             lines.append(
                 f"| {command} | {kind} | {about['calls']:,} | {about['failed']:,} | {' | '.join(ends)} |"
             )

@@ -1,7 +1,6 @@
 """The `pmal` command: a user's mistake is told in one line, with the exit code of its kind."""
 
 import contextlib
-import errno
 import io
 import os
 import signal
@@ -12,7 +11,6 @@ from typing import NoReturn
 from pmal._runtime.processes.launch import is_alone
 
 INTERRUPTED = 128 + signal.SIGINT
-_NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "bad allocation", "bad_alloc")
 NOT_BEGUN = "error: interrupted: nothing was written"
 
 
@@ -39,7 +37,7 @@ def _open_streams() -> None:
 
 
 def _command() -> None:
-    from pmal.errors import Interrupted, PmalError
+    from pmal.errors import Interrupted, PmalError, out_of_memory
 
     # A terminal that cannot show a letter gets a question mark, not a traceback.
     for stream in (sys.stdout, sys.stderr):
@@ -57,8 +55,8 @@ def _command() -> None:
     except (PmalError, Interrupted) as error:
         _end(error, f"error: {error}", error.exit_code)
     except Exception as error:
-        if message := _of_memory(error):
-            _end(error, message, PmalError.exit_code)
+        if message := out_of_memory(error):
+            _end(error, f"error: {message}", PmalError.exit_code)
         _end_by_fault(error)
 
 
@@ -72,16 +70,6 @@ def _end_by_fault(error: Exception) -> NoReturn:
     if is_alone():
         raise error
     _end(error, traceback.format_exc(), PmalError.exit_code)
-
-
-def _of_memory(error: Exception) -> str | None:
-    """What to lower, where memory has run out: of the host or of the device."""
-    first = (str(error).strip() or "no room").splitlines()[0]
-    ran_out = isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM
-    if not ran_out and not (isinstance(error, RuntimeError) and any(words in first for words in _NO_MEMORY)):
-        return None
-    fix = "lower training.batch_size (--set training.batch_size=32), --memory-limit or --workers"
-    return f"error: out of memory ({first[:120]}): {fix}"
 
 
 def _work() -> None:

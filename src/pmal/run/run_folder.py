@@ -117,8 +117,9 @@ def _take(path: Path, config: RunConfig, may_change: Collection[str], held: cont
         _check_settings(path, config, may_change)
     else:
         write_text(path / CONFIG, to_toml(to_settings(config)))
-    for left_by_a_killed_process in path.rglob(".*.tmp"):
-        left_by_a_killed_process.unlink()
+    for pattern in (".*.tmp", ".tmp??????"):  # ours, and those of safetensors
+        for left_by_a_killed_process in path.rglob(pattern):
+            left_by_a_killed_process.unlink()
 
 
 def read_config(path: Path) -> RunConfig:

@@ -44,7 +44,7 @@ def seal(data: bytes) -> bytes:
 
 def check_seal(data: bytes, digest: str) -> None:
     """Refuse a file that was changed. Its checksum is that of it with zeros in the place of the checksum."""
-    begin, end = data.partition(digest.encode())[::2]
+    begin, end = data.partition(digest.encode() or b"?")[::2]
     found = sha256(begin)
     for part in (UNSEALED.encode(), end):
         found.update(part)
