@@ -218,7 +218,7 @@ def try_job(name: str, kinds: list[str], most: int, case: Path, run: Path) -> di
             wrong = faults(job, case, before, after, failed)
             end = "one line" if failed.code else "done all the same"
             ends["fault" if wrong else ABORTED if failed.code < 0 else end] += 1
-            listed += [f"{kind} {n}: {text}" for text in wrong]
+            listed += [f"{kind} {n}: {text}".replace(str(case), "CASE") for text in wrong]
             for text in wrong:
                 print(f"{name} {kind} {n}: {text}", flush=True)
         about[kind] = {

@@ -11,22 +11,14 @@ RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 def failures_table() -> str:
     """Each command and kind of call: how many calls there are, how many were made to fail, and the end."""
     found = read_json(RESULTS / "failures" / "cpu.json")
-    lines = [
-        "| command | call | calls | made to fail | one line | done all the same | ended by a library | faults |"
-    ]
-    lines.append("|" + "---|" * 8)
+    ends = ("one line", "done all the same", "ended by a library", "fault")
+    lines = [f"| command | call | calls | made to fail | {' | '.join(ends)} |", "|" + "---|" * 8]
     for command, kinds in found["commands"].items():
         for kind, about in kinds.items():
-            ends = [
-                str(about.get(end, 0))
-                for end in ("one line", "done all the same", "ended by a library", "fault")
-            ]
-            lines.append(
-                f"| {command} | {kind} | {about['calls']:,} | {about['failed']:,} | {' | '.join(ends)} |"
-            )
-    return "\n".join(
-        [*lines, "", f"{found['seconds']:,} s in all ([results](../benchmarks/results/failures/cpu.json))."]
-    )
+            counts = (about.get(name, 0) for name in ("calls", "failed", *ends))
+            lines.append(f"| {command} | {kind} | {' | '.join(f'{count:,}' for count in counts)} |")
+    spent = f"{found['seconds']:,} s in all; of each kind at most {found['most']} calls, evenly spaced"
+    return "\n".join([*lines, "", f"{spent} ([results](../benchmarks/results/failures/cpu.json))."])
 
 
 def fuzz_table() -> str:
