@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: run test check test-oldest lint types unit docs release clean
+.PHONY: run test check test-oldest lint types unit docs release audit clean
 
 run: $(VENV)/.installed
 	$(BIN)/pmal fit --out runs/sample
@@ -40,12 +40,23 @@ docs: $(VENV)/.installed-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo site: build/site/index.html
 
+# What is published: both archives, the wheel tried in an empty environment, all packages in it, checksums.
 release: $(VENV)/.installed-dev
-	rm -rf dist build/wheel build/tried
-	$(BIN)/python -m build --outdir dist
-	$(BIN)/python -m venv build/wheel
-	build/wheel/bin/pip --disable-pip-version-check install --quiet -c constraints.txt dist/*.whl
-	cd build && wheel/bin/pmal --version && wheel/bin/pmal fit --out tried --epochs 1 --no-report
+	rm -rf dist build/release
+	$(PIP) 'build>=1.2'
+	$(BIN)/python -m build --quiet
+	$(BIN)/python -m venv build/release
+	build/release/bin/pip --disable-pip-version-check install --quiet -c constraints.txt dist/*.whl
+	cd build/release && OMP_NUM_THREADS=1 bin/pmal fit --epochs 1 --out sample --no-report
+	$(PIP) 'cyclonedx-bom>=5' && $(BIN)/cyclonedx-py environment build/release -o dist/sbom.json || \
+	  echo 'no list of packages: cyclonedx-bom cannot be installed here'
+	cd dist && sha256sum * > SHA256SUMS && cat SHA256SUMS
+
+# pip-audit asks a server for known faults.
+audit: $(VENV)/.installed-dev
+	$(PIP) 'bandit>=1.8' 'pip-audit>=2.7'
+	-$(BIN)/bandit --quiet --recursive --severity-level medium src
+	-$(BIN)/pip-audit --requirement constraints.txt --no-deps --disable-pip
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	command -v $(PYTHON) >/dev/null && $(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from benchmarks.discovery_tables import DISCOVERY_TABLES
 from benchmarks.far_tables import FAR_TABLES
+from benchmarks.hardening_tables import HARDENING_TABLES
 from benchmarks.library_tables import LIBRARY_TABLES
 from benchmarks.photo_tables import PHOTO_TABLES
 from benchmarks.search_tables import SEARCH_TABLES
@@ -274,6 +275,7 @@ TABLES = {
     "precomputed": precomputed_table,
     "new class": new_class_table,
     **SPEED_TABLES,
+    **HARDENING_TABLES,
     "export": export_table,
     "service": service_table,
 }

@@ -25,6 +25,7 @@ from pmal.reporting import image_quality
 from pmal.reporting.audit import audit_run
 from pmal.reporting.page.sections.score_sections import SCORES
 from pmal.reporting.verdict import judge
+from pmal.run.run_folder import seal_again
 from tests.support.report_runs import NAMES, UNKNOWN_NAME, fit_photos, photo_config, write_photos
 
 pytestmark = pytest.mark.slow
@@ -280,6 +281,7 @@ def test_a_class_that_was_added_since_is_refused(run, tmp_path):
     images = torch.randint(0, 256, (6, spec.channels, spec.image_size, spec.image_size)).byte()
     wider, _ = add_class(model, "noise", model.answer(images).z, images, [str(i) for i in range(6)])
     save_model(tmp_path / "run" / "model", wider)
+    seal_again(tmp_path / "run", "model")
     with pytest.raises(UsageError, match="class noise was added since"):
         report.write_report(tmp_path / "run")
 

@@ -1,5 +1,6 @@
 """The `pmal` command: a user's mistake is told in one line, with the exit code of its kind."""
 
+import contextlib
 import io
 import os
 import signal
@@ -14,14 +15,29 @@ NOT_BEGUN = "error: interrupted: nothing was written"
 
 
 def main() -> None:
+    _open_streams()
     try:
         _command()
     except SystemExit as ended:
         sys.exit(_flush_output(ended.code))
 
 
+def _open_streams() -> None:
+    """Put the void where standard streams are closed: else a file opened next would take what is printed."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            void = os.open(os.devnull, os.O_RDWR)
+            if void != number:
+                os.dup2(void, number)
+                os.close(void)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115
+
+
 def _command() -> None:
-    from pmal.errors import Interrupted, PmalError
+    from pmal.errors import Interrupted, PmalError, out_of_memory
 
     # A terminal that cannot show a letter gets a question mark, not a traceback.
     for stream in (sys.stdout, sys.stderr):
@@ -38,14 +54,22 @@ def _command() -> None:
         _end(error, NOT_BEGUN, INTERRUPTED)
     except (PmalError, Interrupted) as error:
         _end(error, f"error: {error}", error.exit_code)
-    except OSError as error:
+    except Exception as error:
+        if message := out_of_memory(error):
+            _end(error, f"error: {message}", PmalError.exit_code)
+        _end_by_fault(error)
+
+
+def _end_by_fault(error: Exception) -> NoReturn:
+    from pmal.errors import PmalError
+
+    if isinstance(error, OSError):
         # A full disk, a folder taken away: the system's reason and the file say it all.
         reason = f"{error.filename or 'input/output'}: {error.strerror or error}"
         _end(error, f"error: {reason}", PmalError.exit_code)
-    except Exception as error:
-        if is_alone():
-            raise
-        _end(error, traceback.format_exc(), PmalError.exit_code)
+    if is_alone():
+        raise error
+    _end(error, traceback.format_exc(), PmalError.exit_code)
 
 
 def _work() -> None:
@@ -80,7 +104,8 @@ def _end(error: BaseException, message: str, code: int) -> NoReturn:
 
         fail_rank(error, message, code)
     _end_by_signals()
-    print(message, file=sys.stderr)
+    with contextlib.suppress(OSError):  # whoever has closed it does not want to know
+        print(message, file=sys.stderr)
     _kill_workers()
     sys.exit(code)
 

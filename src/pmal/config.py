@@ -308,7 +308,7 @@ def read_recipe(recipe: str | os.PathLike[str]) -> dict[str, Any]:
 def parse_toml(text: str, where: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise UsageError(f"{where}: not valid TOML ({error})") from None
 
 
@@ -325,7 +325,7 @@ def parse_assignment(text: str) -> dict[str, Any]:
         raise UsageError(f"--set {text}: write it as section.field=value")
     try:
         parsed = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         parsed = value
     for part in reversed(key.strip().split(".")):
         parsed = {part: parsed}

@@ -5,6 +5,7 @@ usual exceptions, too: a ValueError, or a FileNotFoundError where a file is miss
 """
 
 import difflib
+import errno
 from collections.abc import Iterable
 
 
@@ -59,6 +60,23 @@ def first_line(error: BaseException) -> str:
     ('no kernel', 'MemoryError')
     """
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+_NO_MEMORY = ("out of memory", "t allocate memory", "annot allocate memory", "not enough memory", "bad alloc")
+
+
+def out_of_memory(error: Exception) -> str | None:
+    """Return what to lower where memory has run out, of the host or of the device; None for other errors.
+
+    >>> out_of_memory(MemoryError())
+    'out of memory (no room): lower training.batch_size, --memory-limit or --workers'
+    """
+    first = (str(error).strip() or "no room").splitlines()[0]
+    ran_out = isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM
+    if not ran_out and not (isinstance(error, RuntimeError) and any(words in first for words in _NO_MEMORY)):
+        return None
+    fix = "lower training.batch_size, --memory-limit or --workers"
+    return f"out of memory ({first[:120]}): {fix}"
 
 
 def did_you_mean(name: str, valid: Iterable[str], cutoff: float = 0.4) -> str:

@@ -23,6 +23,7 @@ from pmal._runtime.manifest import describe_environment
 from pmal._runtime.session import Session, open_session
 from pmal.config import RunConfig
 from pmal.data.feeding.parts import image_shape
+from pmal.data.sources._spool import remove_dead_spools
 from pmal.data.splits.task import Task, cost_of_few, open_task
 from pmal.encoders.choice import check_encoder
 from pmal.ensemble.classifiers import change_head, check_data, load_classifiers, rehearse, train_classifiers
@@ -47,7 +48,7 @@ from pmal.reporting.evaluation import check_unchanged, measure_model
 from pmal.reporting.frozen import measure_frozen
 from pmal.reporting.image_passes import image_passes
 from pmal.reporting.kept_answers import keep_answers
-from pmal.run.run_folder import RunFolder, open_run, read_config
+from pmal.run.run_folder import RunFolder, check_sums, open_run, read_config
 from pmal.run.stages import check_stages
 
 
@@ -137,6 +138,7 @@ def fit(
     """
     session = session or open_session()
     ranks = session.ranks
+    remove_dead_spools()
     check_config(config)
     check_batch_size(config.training, ranks)
     ranks.by_first(lambda: check_stages(config, out, start, only))
@@ -168,6 +170,7 @@ def evaluate(run: Path, session: Session | None = None) -> dict[str, Any]:
     config = read_config(run)
     if not (run / "model").is_dir():
         raise DataError(f"{run}: not finished: run `pmal fit` again to finish it")
+    check_sums(run)
     model = load_model(run / "model", session.device)
     task = open_task(config.data, session.resources.data_root)
     measured = check_unchanged(run, task, model.classifier.spec.class_names)

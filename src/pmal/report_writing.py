@@ -53,7 +53,7 @@ from pmal.reporting.page.sections.results import (
 from pmal.reporting.page.sections.score_sections import scores_section
 from pmal.reporting.page.tested import Answered, Decided, Measured, Mined, RunFacts, plain_names
 from pmal.reporting.verdict import judge
-from pmal.run.run_folder import CONFIG, read_config
+from pmal.run.run_folder import CONFIG, check_sums, read_config
 
 NAME = "report.html"
 SHEET_BYTES = {"test": 2_500_000, "train": 3_500_000}
@@ -81,6 +81,7 @@ def make_page(run: Path, session: Session, task: Task | None = None) -> Page:
         raise DataError(f"{run}: not a run folder (no {CONFIG} in it): name one that `pmal fit` left")
     if not (run / "model").is_dir():
         raise DataError(f"{run}: not finished: run `pmal fit` again to finish it")
+    check_sums(run)
     config, model = read_config(run), load_model(run / "model", session.device)
     task = _readable(run, task or open_task(config.data, session.resources.data_root))
     if task.class_names != model.classifier.spec.class_names:

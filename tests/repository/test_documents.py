@@ -109,3 +109,11 @@ def test_links_lead_to_files_of_the_repository():
     assert [
         f"{page.name}: {link}" for page, link in inside if not (page.parent / link.split("#")[0]).exists()
     ] == []
+
+
+def test_every_promise_names_a_test_that_exists():
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "docs" / "reliability.md").read_text())
+    rows = re.findall(r"^\| \d+ \|", (ROOT / "docs" / "reliability.md").read_text(), flags=re.M)
+    assert len(named) == len(rows) >= 40
+    for path, name in named:
+        assert f"\ndef {name}(" in (ROOT / path).read_text(), f"{path} has no {name}"

@@ -104,3 +104,14 @@ def forge_record(folder, change):
     edit_record(folder, change)
     for name in TENSORS:
         edit_tensors(folder, name, lambda tensors: None)
+
+
+def fingerprint_of(folder):
+    """What model.json has to say of the tensors beside it."""
+    digest = hashlib.sha256()
+    for file in ("weights", "reference", "calibration", "typicality"):
+        path = folder / f"{file}.safetensors"
+        for name, tensor in sorted(load_file(path).items()) if path.is_file() else ():
+            digest.update(f"{path.name} {name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+            digest.update(bytes(tensor.contiguous().flatten().view(torch.uint8).tolist()))
+    return digest.hexdigest()

@@ -8,6 +8,7 @@ import torch
 from pmal.rejection.model import Rule
 from pmal.rejection.new_class import add_class
 from pmal.serving.onnx.exporting import export_onnx
+from pmal.serving.onnx.onnx_file import seal
 from pmal.serving.onnx.parity import Images
 from tests.serving.tiny_model import make_model, pictures_of
 
@@ -44,3 +45,11 @@ def exported(name):
     if model.classifier.spec.channels == 3:
         images = images.expand(-1, 3, -1, -1).contiguous()
     return model, export_onnx(model, Images(images, "some images"))
+
+
+def resealed(proto):
+    """The bytes of a changed file, with the checksum of what it is now."""
+    for entry in proto.metadata_props:
+        if entry.key == "sha256":
+            entry.value = "0" * 64
+    return seal(proto.SerializeToString())

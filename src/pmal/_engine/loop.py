@@ -16,7 +16,7 @@ from pmal._engine.batch_norm import average_statistics, synchronize
 from pmal._engine.lanes import Lane, take_turns
 from pmal._engine.optimizers import WeightAverage, learning_rate, make_optimizer, set_rate
 from pmal._engine.steps import EagerStep, GraphStep, Objective, Step, compiled
-from pmal._runtime.devices import convolutions
+from pmal._runtime.devices import convolutions, describe_kernels
 from pmal._runtime.processes.ranks import ALONE, Ranks
 from pmal._runtime.seeds import random_state, restore_random_state, stream
 from pmal._runtime.session import Session
@@ -331,6 +331,18 @@ class _Loop:
                 raise _bad_loss(self.name, loss, step, self.data.ids[positions.numpy()])
         self.unchecked.clear()
 
+    def note_other_kernels(self, before: dict[str, Any]) -> None:
+        """Say so where what goes on computes otherwise than what began: its last bits will be others."""
+        now = describe_kernels(self.device)
+        differ = [
+            f"{key} {before[key]}, now {now.get(key, 'none')}"
+            for key in before
+            if before[key] != now.get(key)
+        ]
+        if differ:
+            rest = "the result is as good, but not the same to the bit as without the interruption"
+            self.session.display.say(f"{self.name}: begun with {'; '.join(differ)}: {rest}")
+
     def save(self) -> None:
         self.check_losses()  # nothing that a bad loss has touched is ever saved
         tensors = {f"model.{key}": value for key, value in self.model.state_dict().items()}
@@ -341,6 +353,7 @@ class _Loop:
             tensors |= {f"average.{i}": value for i, value in enumerate(self.average.state)}
         tensors["epoch_loss"] = self.epoch_loss
         about = {"step": self.step, "total_steps": self.total_steps, "data": self.data.digest}
+        about["kernels"] = describe_kernels(self.device)
         save_tensors(self.checkpoint, tensors, about)
         self.saved_at = time.monotonic()
 
@@ -357,6 +370,7 @@ class _Loop:
             raise DataError(
                 f"{self.checkpoint}.json belongs to other training data: delete it to start again"
             )
+        self.note_other_kernels(about.get("kernels", {}))
         self.step = int(about["step"])
         try:
             self.model.load_state_dict(_under(tensors, "model."))

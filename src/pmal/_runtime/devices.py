@@ -62,6 +62,15 @@ def full_precision() -> contextlib.AbstractContextManager[object]:
     return convolutions(tf32=False)
 
 
+def describe_kernels(device: torch.device) -> dict[str, str | int]:
+    """Return what decides the last bits of a result, beside the numbers themselves."""
+    about: dict[str, str | int] = {"torch": str(torch.__version__), "device": device.type}
+    if device.type == "cuda":
+        return {**about, "gpu": torch.cuda.get_device_name(device)}
+    capability = torch.backends.cpu.get_cpu_capability()
+    return {**about, "threads": torch.get_num_threads(), "instructions": capability}
+
+
 def describe_hardware(device: torch.device) -> dict[str, str | int]:
     """For the manifest: what a figure was measured on."""
     about: dict[str, str | int] = {

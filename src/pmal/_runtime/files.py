@@ -12,6 +12,7 @@ from typing import Any
 
 from pmal.errors import DataError, MissingFileError, UsageError
 
+_PROBE = ".write-test-"
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """What writing may run into; the system does not say in which file."""
 
@@ -71,7 +72,7 @@ def read_events(path: Path) -> list[dict[str, Any]]:
     """The JSON objects of a log, one on each line; a line that a dying process wrote in part is left out."""
     events = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError):
             events.append(json.loads(line))
     return [event for event in events if isinstance(event, dict)]
 
@@ -85,9 +86,9 @@ def make_folder(path: Path) -> Path:
     """Create the folder and make sure that it can be written to, before any work is done for it."""
     try:
         path.mkdir(parents=True, exist_ok=True)
-        probe = path / f".write-test-{uuid.uuid4().hex[:8]}"
-        probe.touch()
-        probe.unlink()
+        (path / f"{_PROBE}{uuid.uuid4().hex[:8]}").touch()
+        for probe in path.glob(f"{_PROBE}*"):  # also one that could not be removed before
+            probe.unlink(missing_ok=True)
     except OSError as error:
         raise UsageError(f"cannot write to {path} ({error.strerror}): choose another folder") from None
     return path

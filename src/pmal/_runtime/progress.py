@@ -64,7 +64,8 @@ class Lines:
             self.say(f"{name}: {new:,} {unit} in {seconds:.1f} s ({speed:,.0f} {unit}/s)")
 
     def say(self, text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError):  # whoever has closed it does not read on: the work goes on
+            print(text, file=sys.stderr, flush=True)
 
 
 class Bars:

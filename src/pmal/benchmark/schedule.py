@@ -31,7 +31,7 @@ from pmal.benchmark.cells.shared import Key, classifier_keys
 from pmal.benchmark.grid import Planned
 from pmal.benchmark.watching import Named
 from pmal.config import Resources
-from pmal.errors import DataError, Interrupted, PmalError
+from pmal.errors import DataError, Interrupted, PmalError, out_of_memory
 from pmal.plugins import load_plugin, named_plugins
 
 if TYPE_CHECKING:
@@ -66,8 +66,9 @@ def run_one_by_one(planned: Sequence[Planned], places: Places, session: Session)
         except (PmalError, OSError) as error:
             session.display.say(f"error: {one.cell.name}: {error}")
             failed.append(one.cell.name)
-        except Exception:  # a fault of the method: hours of other cells need not be lost with it
-            session.display.say(f"error: {one.cell.name}: {traceback.format_exc()}")
+        except Exception as error:  # a fault of the method: hours of other cells need not be lost with it
+            reason = out_of_memory(error) or traceback.format_exc()
+            session.display.say(f"error: {one.cell.name}: {reason}")
             failed.append(one.cell.name)
     return failed
 

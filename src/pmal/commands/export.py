@@ -44,6 +44,7 @@ def export(
     """
     session = start_session(Resources(device="cpu", data_root=data_root), as_json, AGAIN)
 
+    from pmal.run.run_folder import check_sums
     from pmal.serving.answers.predict import find_model, open_model
     from pmal.serving.onnx.exporting import FORMATS, export_onnx, output_paths, write_export
     from pmal.serving.onnx.model_card import model_card
@@ -53,6 +54,7 @@ def export(
         raise unknown_name("format", form, FORMATS)
     folder = find_model(run)
     file, card = output_paths(folder, out, force)
+    check_sums(run)
     model = open_model(
         folder, session.device, score=score, accept=accept, per_class=per_class, threshold=threshold
     )

@@ -4,11 +4,14 @@ A sample's id is its row in the pixel store of its part (training or test). Subs
 never shifts to a neighbor, whatever is left out on the way.
 """
 
+import os
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
+
+from pmal._runtime.text import short_path
 
 Pixels = NDArray[np.uint8]
 Vectors = NDArray[np.float32]
@@ -138,6 +141,10 @@ class Samples:
     def name(self, position: int) -> str:
         return self.store.name(int(self.ids[position]))
 
+    def name_in_source(self, position: int) -> str:
+        """Return the name of a sample as it is kept in files: without the folders above its source."""
+        return name_in_source(self.store, int(self.ids[position]))
+
     def read(self, position: int) -> Pixels:
         return self.store.read(int(self.ids[position]))
 
@@ -153,6 +160,19 @@ class Samples:
         keep = relabeled >= 0
         names = tuple(self.class_names[c] for c in classes)
         return Samples(self.store, self.ids[keep], relabeled[keep], names)
+
+
+def name_in_source(store: PixelStore, row: int) -> str:
+    """Return the name of an image without the folders above its source.
+
+    Where the data lie concerns nobody to whom a model is given.
+    """
+    if isinstance(store, VectorStore) and store.pictures is not None:
+        return name_in_source(store.pictures, row)
+    name, root = store.name(row), getattr(store, "root", None)
+    if root:
+        return os.path.relpath(name, root)
+    return short_path(name) if root == "" else os.path.basename(name)
 
 
 @dataclass(frozen=True)

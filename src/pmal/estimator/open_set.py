@@ -270,7 +270,7 @@ class OpenSetClassifier(OpenWorldMixin, Conventions):
         samples, spec = self._samples(X, origin=labels.names[-1]), self.model_.classifier.spec
         loaded = load_images(samples, size=spec.image_size, channels=spec.channels)
         z_ND, _, far_N = self._embed_samples(samples)
-        files = [samples.name(position) for position in range(len(samples))]
+        files = [samples.name_in_source(position) for position in range(len(samples))]
         before = self.model_.rule.score
         self.model_, effect = add_class(self.model_, labels.names[-1], z_ND, loaded.images, files, far_N)
         self.classes_ = labels.values

@@ -57,7 +57,7 @@ def choose_prototypes(spaces: Sequence[EmbeddedSet], robustness: SampleQuality, 
             _options(job.config, job.session),
             ids=samples.ids,
             class_names=samples.class_names,
-            files=[samples.name(position) for position in range(len(samples))],
+            files=[samples.name_in_source(position) for position in range(len(samples))],
         )
         mined.save(path, ranks)
     return PrototypeSet.load(path, ranks)

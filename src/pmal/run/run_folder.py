@@ -70,10 +70,29 @@ def seal_again(run: Path, folder: str) -> None:
         write_json(path, {**manifest, "sha256": dict(sorted(sums.items()))})
 
 
+def check_sums(run: Path) -> None:
+    """Refuse a finished run of which a file is not what its manifest says; a missing one is told of later."""
+    path = run / MANIFEST
+    sums = read_json(path).get("sha256", {}) if path.is_file() else {}
+    for name, digest in sums.items():
+        file = run / name
+        if _is_final(Path(name)) and file.is_file() and sha256(file) != digest:
+            fix = "restore it, or make it anew by `pmal fit --from` its stage"
+            raise DataError(
+                f"{file}: not the file that the run has left (its sum in {MANIFEST} differs): {fix}"
+            )
+
+
+def _is_final(name: Path) -> bool:
+    """Whether nothing but the run itself writes a file; `pmal report`, `export` and `audit` come later."""
+    later = (MANIFEST, "log.jsonl", "report.html", "model.onnx", "model.md")
+    return name.parts[0] != "audit" and not (len(name.parts) == 1 and name.name in later)
+
+
 def _sums(run: Path, folder: Path) -> dict[str, str]:
     """Checksums of what is final in a folder of a run, by the path from there."""
     files = sorted(f for f in folder.rglob("*") if f.is_file() and not f.name.startswith("."))
-    final = [f for f in files if f.name not in (MANIFEST, "log.jsonl", "report.html")]
+    final = [f for f in files if _is_final(f.relative_to(run))]
     return {str(f.relative_to(run)): sha256(f) for f in final}
 
 
@@ -99,8 +118,9 @@ def _take(path: Path, config: RunConfig, may_change: Collection[str], held: cont
         _check_settings(path, config, may_change)
     else:
         write_text(path / CONFIG, to_toml(to_settings(config)))
-    for left_by_a_killed_process in path.rglob(".*.tmp"):
-        left_by_a_killed_process.unlink()
+    for pattern in (".*.tmp", ".tmp??????"):  # ours, and those of safetensors
+        for left_by_a_killed_process in path.rglob(pattern):
+            left_by_a_killed_process.unlink()
 
 
 def read_config(path: Path) -> RunConfig:

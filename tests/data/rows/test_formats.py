@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
+from pmal._runtime import memory
 from pmal.data.rows import formats
 from pmal.data.rows.formats import read_entries
 from pmal.errors import DataError
@@ -129,7 +130,7 @@ def test_declared_size_is_checked_before_reading(tmp_path, monkeypatch):
     )
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("z_0.npy", header + len(text).to_bytes(2, "little") + text + bytes(100))
-    with pytest.raises(DataError, match=r"bomb.npz: declares 36,893,488,147,419,103,228,000 bytes"):
+    with pytest.raises(DataError, match=r"bomb.npz: .* declare 36,893,488,147,419,103,228,000: damaged"):
         read_entries(path)
     files = [
         _npz(tmp_path / "a.npz", z_0=Z),
@@ -138,8 +139,8 @@ def test_declared_size_is_checked_before_reading(tmp_path, monkeypatch):
     save_file({"z": torch.zeros(50, 50)}, tmp_path / "a.safetensors")
     for path in [*files, tmp_path / "a.safetensors"]:
         read_entries(path)
-        monkeypatch.setattr(formats, "memory_bytes", lambda: 20)
-        with pytest.raises(DataError, match="bytes, more than the 20 of this machine's memory"):
+        monkeypatch.setattr(memory, "memory_bytes", lambda: 20)
+        with pytest.raises(DataError, match="bytes, more than the 20 that this process may have"):
             read_entries(path)
         monkeypatch.undo()
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pmal._runtime import memory
 from pmal.data.samples import ArrayStore, Pixels
-from pmal.data.sources import npz
 from pmal.data.sources.npz import open_npz
 from pmal.errors import DataError
 
@@ -183,17 +183,17 @@ def test_a_declared_giant_is_refused_on_its_header(tmp_path: Path, shape: str) -
     with zipfile.ZipFile(tmp_path / "bomb.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("X.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
         archive.writestr("y.npy", labels.getvalue())
-    with pytest.raises(DataError, match=r"bomb\.npz: its arrays declare [\d,]+ bytes, more than the limit"):
+    with pytest.raises(DataError, match=r"bomb\.npz: its arrays: [\d,]+ bytes declare [\d,]+: damaged"):
         open_npz(tmp_path / "bomb.npz")
 
 
 def test_all_arrays_together_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = save(tmp_path / "x.npz", X=COLOR, y=LABELS, unused=np.zeros(10_000))
     size = COLOR.nbytes + LABELS.nbytes
-    monkeypatch.setattr(npz, "MAX_BYTES", size)
+    monkeypatch.setattr(memory, "memory_bytes", lambda: size)
     assert len(open_npz(path).train) == 6
-    monkeypatch.setattr(npz, "MAX_BYTES", size - 1)
-    with pytest.raises(DataError, match=f"declare {size:,} bytes, more than the limit of {size - 1:,}"):
+    monkeypatch.setattr(memory, "memory_bytes", lambda: size - 1)
+    with pytest.raises(DataError, match=f"takes {size:,} bytes, more than the {size - 1:,}"):
         open_npz(path)
 
 

@@ -16,7 +16,7 @@ from PIL import Image
 
 from pmal.data.decoding.decode import encode_png
 from pmal.data.samples import ArrayStore, BadImage, PixelStore, Samples
-from pmal.data.sources import _image_column, parquet
+from pmal.data.sources import _image_column, _spool, parquet
 from pmal.data.sources.folder import open_folder
 from pmal.data.sources.parquet import ParquetStore, open_parquet, write_parquet
 from pmal.errors import DataError, UsageError
@@ -370,9 +370,11 @@ def test_what_is_sent_to_a_worker_holds_no_images(tmp_path: Path) -> None:
 
 
 def test_a_forked_process_does_not_remove_the_copy(tmp_path: Path) -> None:
-    _image_column._remove(str(tmp_path), os.getpid() + 1)
+    held = [os.open(tmp_path, os.O_RDONLY) for _ in range(2)]
+    _spool._remove(tmp_path, held[0], os.getpid() + 1)
     assert tmp_path.exists()
-    _image_column._remove(str(tmp_path), os.getpid())
+    _spool._remove(tmp_path, held[1], os.getpid())
+    os.close(held[0])
     assert not tmp_path.exists()
 
 

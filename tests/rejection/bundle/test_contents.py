@@ -9,7 +9,7 @@ import torch
 from pmal.errors import DataError, Interrupted
 from pmal.rejection.bundle.saving import save_model
 from pmal.rejection.model import Rule
-from tests.serving.bundles import edit_tensors, forge_record, load, seal, softmax
+from tests.serving.bundles import edit_tensors, fingerprint_of, forge_record, load, seal, softmax
 
 
 def poke(name, at, value):
@@ -102,6 +102,9 @@ def test_what_model_json_shows_is_what_the_tensors_say(folder, name):
 )
 def test_tensors_that_fit(folder, file, change):
     edit_tensors(folder, f"{file}.safetensors", change)
+    with pytest.raises(DataError, match=r"model\.json: its fingerprint is not that of the tensors"):
+        load(folder)  # another model than it was saved as, and nothing else
+    forge_record(folder, lambda content: content.update(fingerprint=fingerprint_of(folder)))
     load(folder)
 
 
@@ -118,9 +121,34 @@ def test_an_interruption_is_not_taken_for_a_fault_of_the_file(folder, monkeypatc
     def stop(spec):
         raise Interrupted(2, "interrupted")
 
-    monkeypatch.setattr("pmal.rejection.bundle.contents.Classifier", stop)
+    monkeypatch.setattr("pmal.rejection.bundle.stored_network.Classifier", stop)
     with pytest.raises(Interrupted):
         load(folder)
+
+
+def name_a_larger_network(content, **options):
+    content["network"]["encoder"] = {
+        **content["network"]["encoder"],
+        "name": "wide_resnet",
+        "options": options,
+    }
+
+
+@pytest.mark.parametrize("options", [{"width": 400}, {"depth": 60_004, "width": 1}], ids=["wide", "deep"])
+def test_a_network_of_gigabytes_is_refused_before_it_takes_any(folder, monkeypatch, options):
+    forge_record(folder, lambda content: name_a_larger_network(content, **options))
+    monkeypatch.setattr(torch.Tensor, "normal_", lambda *_, **__: pytest.fail("numbers were drawn"))
+    made, old = [], torch.nn.Conv2d.__init__
+
+    def count(conv, *args, **kwargs):
+        old(conv, *args, **kwargs)
+        made.append(conv.weight.device.type)
+
+    monkeypatch.setattr(torch.nn.Conv2d, "__init__", count)
+    with pytest.raises(DataError, match=r"weights.safetensors: weights of another network"):
+        load(folder)
+    assert set(made) == {"meta"}
+    assert len(made) < 1000
 
 
 def test_thresholds_that_the_scores_do_not_give(folder):

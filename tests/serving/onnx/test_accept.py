@@ -13,7 +13,7 @@ from pmal.rejection.model import Rule
 from pmal.serving.onnx.exporting import export_onnx
 from pmal.serving.onnx.onnx_model import OnnxModel
 from pmal.serving.onnx.parity import Images
-from tests.serving.exports import exported, some_images
+from tests.serving.exports import exported, resealed, some_images
 from tests.serving.tiny_model import make_model
 
 pytestmark = pytest.mark.slow
@@ -65,7 +65,7 @@ def test_an_older_file_answers_and_refuses_another_rate():
     proto = onnx.load_from_string(exported("distance")[1].data)
     proto.graph.input.remove(next(value for value in proto.graph.input if value.name == "accept"))
     proto.graph.output.remove(next(v for v in proto.graph.output if v.name == "typicality_threshold"))
-    older = OnnxModel(proto.SerializeToString(), "m.onnx")
+    older = OnnxModel(resealed(proto), "m.onnx")
     newer = OnnxModel(exported("distance")[1].data, "m.onnx")
     images = some_images().numpy()
     names = [str(b) for b in range(len(images))]

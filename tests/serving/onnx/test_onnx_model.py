@@ -15,7 +15,7 @@ from pmal.serving.onnx import onnx_file
 from pmal.serving.onnx import onnx_model as module
 from pmal.serving.onnx.onnx_file import read_metadata
 from pmal.serving.onnx.onnx_model import OnnxHeader, OnnxModel
-from tests.serving.exports import exported, some_images
+from tests.serving.exports import exported, resealed, some_images
 from tests.serving.tiny_model import SIZE
 
 pytestmark = pytest.mark.slow
@@ -30,7 +30,7 @@ def changed(**metadata):
     for key, value in metadata.items():
         if value is not None:
             proto.metadata_props.add(key=key, value=value)
-    return proto.SerializeToString()
+    return proto.SerializeToString() if "sha256" in metadata else resealed(proto)
 
 
 def assert_refused(data, *parts):
@@ -52,7 +52,21 @@ def test_what_is_no_onnx_file_is_refused():
 def test_what_pmal_did_not_write_or_another_pmal_did_is_refused():
     assert_refused(changed(format=None), "not a model that `pmal export` wrote")
     assert_refused(changed(format="else"), "not a model that `pmal export` wrote")
-    assert_refused(changed(version="2"), "format version '2'", "use the pmal that wrote it")
+    assert_refused(changed(version="3"), "format version '3'", "use the pmal that wrote it")
+
+
+def test_a_bit_that_is_flipped_anywhere_is_refused():
+    data = exported("distance")[1].data
+    for place in range(0, 8 * len(data), 8 * len(data) // 150):
+        flipped = bytearray(data)
+        flipped[place // 8] ^= 1 << place % 8
+        assert_refused(bytes(flipped))
+
+
+def test_a_file_without_its_checksum_is_refused_unless_a_pmal_wrote_it_that_had_none():
+    assert_refused(changed(sha256=None), "damaged (not the checksum")
+    assert_refused(changed(sha256="0"), "damaged (not the checksum")
+    assert OnnxModel(changed(sha256=None, version="1"), "old.onnx").header.own_classes
 
 
 @pytest.mark.parametrize(
@@ -238,7 +252,7 @@ def test_what_is_no_message_is_refused(data):
 def test_a_runtime_that_cannot_run_it_is_told_in_one_line():
     proto = onnx.load_from_string(exported("distance")[1].data)
     proto.graph.node[0].op_type = "NoSuchOperator"
-    assert_refused(proto.SerializeToString(), "onnxruntime cannot run it")
+    assert_refused(resealed(proto), "onnxruntime cannot run it")
 
 
 def test_files_are_refused_by_name(tmp_path, monkeypatch):

@@ -29,7 +29,7 @@ from pmal.data.feeding.batches import (
     is_resident,
     sequential_plan,
 )
-from pmal.data.samples import Samples, VectorStore
+from pmal.data.samples import Samples, VectorStore, name_in_source
 from pmal.errors import DataError, UsageError
 
 STATISTICS_LIMIT = 100_000
@@ -51,7 +51,11 @@ class Part:
 
     def quarantine(self) -> dict[str, Any]:
         """For quarantine.json: readable and unreadable add up to the total."""
-        listed = [{"id": bad.id, "name": bad.name, "reason": bad.reason} for bad in self.unreadable]
+        store = self.samples.store
+        listed = [
+            {"id": bad.id, "name": name_in_source(store, bad.id), "reason": bad.reason}
+            for bad in self.unreadable
+        ]
         return {"total": len(self.samples) + len(listed), "readable": len(self.samples), "unreadable": listed}
 
 

@@ -6,7 +6,6 @@ torch and pyarrow are imported for the formats that need them: an exported model
 """
 
 import json
-import os
 import re
 import struct
 import zipfile
@@ -19,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pmal.data.sources.npz import declared_array
+from pmal._runtime.memory import check_expansion, check_memory
+from pmal.data.sources.npz import declared_array, load_array
 from pmal.errors import DataError, MissingFileError, PmalError, first_line
 
 if TYPE_CHECKING:
@@ -80,20 +80,6 @@ def _check_is_file(path: Path) -> None:
         raise DataError(f"{path}: an empty file")
 
 
-def memory_bytes() -> int:
-    """What this machine has."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def _check_fits(path: Path, declared: int) -> None:
-    # A few kilobytes of a compressed file can declare any size.
-    if declared > memory_bytes():
-        raise DataError(
-            f"{path}: declares {declared:,} bytes, more than the {memory_bytes():,} of this machine's "
-            "memory: use a part of the samples"
-        )
-
-
 def _split_names(names: Iterable[str], known: Known) -> tuple[list[str], list[str]]:
     wanted: list[str] = []
     other: list[str] = []
@@ -116,15 +102,11 @@ def _read_npz(path: Path, known: Known) -> tuple[dict[str, "Entry"], list[str]]:
     for name, (_, dtype) in declared.items():
         if dtype.hasobject:
             raise DataError(f"{path}: {name} holds Python objects: save numbers, or strings with dtype=str")
-    _check_fits(path, sum(size for size, _ in declared.values()))
+    check_expansion(sum(size for size, _ in declared.values()), path.stat().st_size, str(path))
     entries: dict[str, Entry] = {}
-    with np.load(path, allow_pickle=False) as arrays:
-        for name in wanted:
-            try:
-                array = arrays[name]
-            except _BROKEN as error:
-                raise DataError(f"{path}: {name} is not readable ({first_line(error)})") from None
-            entries[name] = _texts(array, f"{path}: {name}") if array.dtype.kind in "US" else array
+    for name in wanted:
+        array = load_array(path, name)
+        entries[name] = _texts(array, f"{path}: {name}") if array.dtype.kind in "US" else array
     return entries, other
 
 
@@ -145,7 +127,7 @@ def _read_safetensors(path: Path, known: Known) -> tuple[dict[str, "Entry"], lis
     # The sizes in the header cannot exceed the file: safetensors checks that.
     from safetensors import SafetensorError, safe_open
 
-    _check_fits(path, path.stat().st_size)
+    check_memory(path.stat().st_size, str(path))
     entries: dict[str, Entry] = {}
     try:
         with safe_open(path, framework="pt") as file:
@@ -170,7 +152,7 @@ def _read_parquet(path: Path, known: Known) -> tuple[dict[str, "Entry"], list[st
     try:
         with pq.ParquetFile(path) as file:
             wanted, other = _split_names(file.schema_arrow.names, known)
-            fits = partial(_check_fits, path)
+            fits = partial(check_expansion, packed=path.stat().st_size, what=str(path))
             entries: dict[str, Entry] = {
                 name: read_column(file, name, f"{path}: {name}", fits) for name in wanted
             }

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pmal.errors import DataError
 
 CheckFits = Callable[[int], None]
-_BATCH = 4096
+_BATCH, _TEXTS = 4096, 64
 
 
 def read_column(file: Any, name: str, what: str, check_fits: CheckFits) -> NDArray[Any] | list[str]:
@@ -27,13 +27,24 @@ def read_column(file: Any, name: str, what: str, check_fits: CheckFits) -> NDArr
     if not (pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)):
         raise DataError(f"{what}: a column of {kind}, not of integers, texts or lists of floats")
     check_fits(8 * file.metadata.num_rows)
-    column = file.read(columns=[name]).column(name).cast(kind)
+    column = _column(file, name, kind, check_fits)
     if column.null_count:
         raise DataError(f"{what}: row {_first(column.is_null())} has no value")
     if pa.types.is_integer(kind):
         return np.asarray(column.to_numpy())
     texts: list[str] = column.to_pylist()
     return texts
+
+
+def _column(file: Any, name: str, kind: Any, check_fits: CheckFits) -> Any:
+    """Read it in batches, each small: a few bytes of a file can repeat a long text."""
+    chunks: list[Any] = []
+    total = 0
+    for batch in file.iter_batches(_TEXTS if not pa.types.is_integer(kind) else _BATCH, columns=[name]):
+        total += batch.nbytes
+        check_fits(total)
+        chunks.append(batch.column(0).cast(kind))
+    return pa.chunked_array(chunks, kind)
 
 
 def _matrix(file: Any, name: str, what: str, check_fits: CheckFits) -> NDArray[Any]:

@@ -6,10 +6,8 @@ that all of them map.
 """
 
 import os
-import shutil
 import tempfile
 import threading
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,12 +18,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from pmal._runtime.memory import check_expansion
+from pmal.data.sources._spool import make_spool
 from pmal.errors import DataError, MissingFileError, first_line
 
 SPOOL_BYTES = 1 << 30
 """Files of more bytes than this together are copied and mapped instead of being held in memory."""
 
 _ROWS = 1024
+_BATCH_BYTES = 1 << 29
+"""What a batch may take: in a column with a dictionary, each of its rows may be all that is stored."""
 _SPOOL_SCHEMA = pa.schema([("bytes", pa.large_binary())])
 
 
@@ -72,25 +74,32 @@ class ImageColumn:
                 return
             if self._spool is None and self._is_large():
                 self._spool = self._write_spool()
-            chunks = list(self._read() if self._spool is None else _mapped(self._spool))
+            chunks = list(self._held() if self._spool is None else _mapped(self._spool))
             self._chunk_starts = np.cumsum([0, *map(len, chunks)])
             if self._chunk_starts[-1] != self.starts[-1]:
                 raise DataError(f"{self.files[0].parent}: the files have changed since they were opened")
             self._chunks = chunks
 
+    def _held(self) -> Iterator[Any]:
+        """What is read, as long as memory is there for it."""
+        total, packed = 0, sum(os.path.getsize(file) for file in self.files)
+        for data in self._read():
+            total += data.nbytes
+            check_expansion(total, packed, f"{self.files[0]}: its images")
+            yield data
+
     def _read(self) -> Iterator[Any]:
         for file in self.files:
             with arrow_errors(file), pq.ParquetFile(file, pre_buffer=False) as reader:
-                for batch in reader.iter_batches(batch_size=_ROWS, columns=[self.leaf]):
+                for batch in reader.iter_batches(batch_size=_rows(reader), columns=[self.leaf]):
                     column = batch.column(0)
                     data = pc.struct_field(column, "bytes") if pa.types.is_struct(column.type) else column
                     yield data.cast(pa.large_binary())
 
     def _write_spool(self) -> Path:
-        folder = tempfile.mkdtemp(prefix="pmal-")
-        weakref.finalize(self, _remove, folder, os.getpid())
-        path = Path(folder) / "images.arrow"
+        path = Path(tempfile.gettempdir())
         try:
+            path = make_spool(self) / "images.arrow"
             with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, _SPOOL_SCHEMA) as writer:
                 for data in self._read():
                     writer.write_batch(pa.record_batch([data], schema=_SPOOL_SCHEMA))
@@ -100,6 +109,14 @@ class ImageColumn:
         return path
 
 
+def _rows(reader: Any) -> int:
+    """Return how many rows to read at a time, so that a batch fits into memory."""
+    # Not by column: on a damaged description of one, pyarrow ends the process.
+    groups = [reader.metadata.row_group(group) for group in range(reader.metadata.num_row_groups)]
+    largest = max([1, *(int(group.total_byte_size) for group in groups)])
+    return max(1, min(_ROWS, _BATCH_BYTES // largest))
+
+
 @contextmanager
 def arrow_errors(file: Path) -> Iterator[None]:
     """What pyarrow raises on a file that is missing or broken, as a `DataError` that names it."""
@@ -107,7 +124,7 @@ def arrow_errors(file: Path) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise MissingFileError(f"{file}: no such file") from None
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # names of columns are text
         raise DataError(f"{file}: not readable as Parquet ({first_line(error)}): fetch it again") from None
 
 
@@ -115,9 +132,3 @@ def _mapped(spool: Path) -> Iterator[Any]:
     reader = pa.ipc.open_file(pa.memory_map(str(spool)))
     for number in range(reader.num_record_batches):
         yield reader.get_batch(number).column(0)
-
-
-def _remove(folder: str, owner: int) -> None:
-    # A forked process inherits the finalizer, but not the folder.
-    if os.getpid() == owner:
-        shutil.rmtree(folder, ignore_errors=True)

@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pmal._runtime.memory import check_expansion
 from pmal.data.samples import ArrayStore, Ids, Pixels, Samples, Source
 from pmal.errors import DataError, MissingFileError, first_line
 
-MAX_BYTES = 16 << 30
-"""What the arrays of a file may take in memory. A few kilobytes of zip can declare any size."""
-
+_MOST_HEADER = 10_000
+"""Bytes of a header, as numpy has it; numpy itself would read what the file declares before it looks."""
 _MAX_CLASSES = 1_000_000
 _TRAIN_KEYS = (("x_train", "y_train"), ("train_images", "train_labels"), ("images", "labels"), ("X", "y"))
 _ROWS = ("embeddings", "labels")
@@ -72,6 +72,7 @@ def _declared(path: Path) -> dict[str, int]:
 
 def declared_array(archive: zipfile.ZipFile, name: str) -> tuple[int, "np.dtype[Any]"]:
     """Bytes and type of an array of the archive, by its header alone."""
+    _check_header(archive, name)
     with archive.open(f"{name}.npy") as member:
         first = np.lib.format.read_magic(member) == (1, 0)
         read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
@@ -83,20 +84,27 @@ def declared_array(archive: zipfile.ZipFile, name: str) -> tuple[int, "np.dtype[
     return math.prod(map(int, shape)) * dtype.itemsize, dtype
 
 
+def _check_header(archive: zipfile.ZipFile, name: str) -> None:
+    with archive.open(f"{name}.npy") as member:
+        version = np.lib.format.read_magic(member)
+        length = int.from_bytes(member.read(2 if version == (1, 0) else 4), "little")
+    if length > _MOST_HEADER:
+        raise ValueError(f"the header of {name} declares {length:,} bytes")
+
+
 def _read(path: Path, declared: dict[str, int]) -> dict[str, NDArray[Any]]:
-    if sum(declared.values()) > MAX_BYTES:
-        raise DataError(
-            f"{path}: its arrays declare {sum(declared.values()):,} bytes, more than the limit of "
-            f"{MAX_BYTES:,}: store the images as files or in Parquet"
-        )
-    arrays = {}
-    with np.load(path, allow_pickle=False) as archive:
-        for key in declared:
-            try:
-                arrays[key] = archive[key]
-            except _BROKEN as error:
-                raise DataError(f"{path}: array {key} is not readable ({first_line(error)})") from None
-    return arrays
+    check_expansion(sum(declared.values()), path.stat().st_size, f"{path}: its arrays")
+    return {key: load_array(path, key) for key in declared}
+
+
+def load_array(path: Path, key: str) -> NDArray[Any]:
+    """Return one array of the file; a `DataError` names it where it cannot be read."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            array: NDArray[Any] = archive[key]
+            return array
+    except _BROKEN as error:
+        raise DataError(f"{path}: array {key} is not readable ({first_line(error)})") from None
 
 
 def _part(origin: str, images: NDArray[Any], labels: Ids, names: tuple[str, ...]) -> Samples:

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from pmal._runtime.files import atomic_path, make_folder
+from pmal._runtime.memory import check_expansion
 from pmal.data.decoding.decode import decode, encode_png
 from pmal.data.samples import BadImage, EncodedStore, Ids, Pixels, Samples, Source
 from pmal.data.sources._image_column import ImageColumn, arrow_errors
@@ -31,6 +32,8 @@ _IMAGE_COLUMNS = ("image", "img")
 _LABEL_COLUMNS = ("label", "labels", "fine_label")
 _TEST_NAMES = ("test", "val", "valid", "validation")
 _MAX_CLASSES = 1_000_000
+_ROW_BYTES = 64
+"""What a row takes in memory before its image is looked at: number, label, and the name of its part."""
 
 GROUP_ROWS, GROUP_BYTES = 1000, 1 << 28
 """A row group that is written ends at either: it has to fit into memory, whatever the images are."""
@@ -185,6 +188,8 @@ def _read_table(files: list[Path]) -> _Table:
             missing = {image, label} - set(reader.schema_arrow.names)
             if missing:
                 raise DataError(f"{file}: no column {missing.pop()!r} as in {files[0].name}")
+            # Few bytes can stand for any number of labels, but every image takes some of its own.
+            check_expansion(_ROW_BYTES * reader.metadata.num_rows, file.stat().st_size, f"{file}: its rows")
             table = reader.read(columns=[label])
         labels.append(_labels_of(table.column(label), file))
         lengths.append(len(table))
@@ -198,16 +203,29 @@ def _read_splits(files: list[Path]) -> NDArray[np.str_] | None:
     """What the column `split` says of each row; None where no file has one."""
     found = {}
     for file in files:
-        with arrow_errors(file), pq.ParquetFile(file) as reader:
-            if "split" in reader.schema_arrow.names:
+        # Each text once, however often it is there: a few bytes can repeat a long one.
+        with arrow_errors(file):
+            named = ["split"] if "split" in pq.read_schema(file).names else []
+        if named:
+            with arrow_errors(file), pq.ParquetFile(file, read_dictionary=named) as reader:
                 column = reader.read(columns=["split"]).column(0)
-                found[file] = checked_splits([str(value) for value in column.to_pylist()], file)
+                found[file] = checked_splits(_short_texts(column), file)
     if not found:
         return None
     without = [file for file in files if file not in found]
     if without:
         raise DataError(f"{without[0]}: no column 'split' as in {next(iter(found)).name}")
     return np.concatenate(list(found.values()))
+
+
+def _short_texts(column: Any) -> list[str]:
+    found: list[str] = []
+    for chunk in column.chunks:
+        if not pa.types.is_dictionary(chunk.type):
+            chunk = chunk.dictionary_encode()
+        names = [str(value)[:40] for value in chunk.dictionary.to_pylist()]
+        found += [str(None) if i is None else names[i] for i in chunk.indices.to_pylist()]
+    return found
 
 
 def _pick(schema: Any, wanted: tuple[str, ...], file: Path) -> str:

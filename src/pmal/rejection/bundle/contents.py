@@ -11,12 +11,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from pmal._runtime.seeds import seeded
 from pmal.ensemble.classifier import Classifier
-from pmal.errors import DataError, UsageError, first_line
+from pmal.errors import DataError, UsageError
 from pmal.methods import SCORES
 from pmal.rejection.bundle.layout import CALIBRATION, LAYERS, RECORD, REFERENCE, WEIGHTS
 from pmal.rejection.bundle.record import Record, thresholds_in_effect
+from pmal.rejection.bundle.stored_network import build_network
 from pmal.rejection.calibration.held_out import Calibration
 from pmal.rejection.model import OpenSetModel
 from pmal.rejection.scores import LOGIT_SCORES, Reference
@@ -63,7 +63,7 @@ def collect(model: OpenSetModel) -> dict[str, dict[str, Tensor]]:
 
 def assemble(record: Record, tensors: Mapping[str, Mapping[str, Tensor]], folder: Path) -> OpenSetModel:
     """The model on the CPU. What does not fit together is refused by the name of its file in `folder`."""
-    network = _network(record, tensors[WEIGHTS], folder)
+    network = build_network(record, tensors[WEIGHTS], folder)
     reference, pictures, calibration = None, None, None
     if record.distance is not None:
         path, named = folder / REFERENCE, tensors[REFERENCE]
@@ -87,26 +87,6 @@ def assemble(record: Record, tensors: Mapping[str, Mapping[str, Tensor]], folder
 def _plain(tensor: Tensor) -> Tensor:
     # A copy, because safetensors refuses tensors that share memory.
     return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
-
-
-def _network(record: Record, tensors: Mapping[str, Tensor], folder: Path) -> Classifier:
-    try:
-        with seeded(0, torch.device("cpu")):
-            network = Classifier(record.spec)
-    except Exception as error:  # encoders are anybody's code, and their options come from the file
-        raise DataError(f"{folder / RECORD}: its network cannot be built ({first_line(error)})") from None
-    network = network.use_channels_last() if record.channels_last else network
-    for name, tensor in network.state_dict().items():
-        found = tensors.get(name)
-        if found is None or found.dtype != tensor.dtype or found.shape != tensor.shape:
-            raise DataError(f"{folder / WEIGHTS}: weights of another network than {RECORD} names ({name})")
-    try:
-        network.load_state_dict(dict(tensors))
-    except RuntimeError:
-        raise DataError(f"{folder / WEIGHTS}: weights of another network than {RECORD} names") from None
-    if (network.mean.tolist(), network.std.tolist()) != (list(record.mean), list(record.std)):
-        raise DataError(f"{folder / RECORD}: its normalization is not that of {WEIGHTS}")
-    return network.eval()
 
 
 def _reference(

@@ -29,6 +29,8 @@ FILES = (RECORD, WEIGHTS, REFERENCE, CALIBRATION, LAYERS, SUMS)
 JSON_LIMIT = 64 << 20
 """Bytes of a JSON file at most: a thousand classes of ten prototypes take two million."""
 
+_HALF_WRITTEN = re.compile(r"\..*\.tmp|\.tmp\w{6}")
+"""By us, or by safetensors."""
 _SUM = re.compile("[0-9a-f]{64}")
 
 
@@ -127,7 +129,7 @@ def _check_replaceable(folder: Path) -> None:
 def _check_strangers(folder: Path) -> None:
     """Nothing is deleted that we have not written."""
     for entry in folder.iterdir():
-        half_written = entry.name.startswith(".") and entry.name.endswith(".tmp")
+        half_written = _HALF_WRITTEN.fullmatch(entry.name) is not None
         if not entry.is_file() or not (entry.name in FILES or half_written):
             raise UsageError(f"{entry} is no part of a model: move it away, or choose another folder")
 

@@ -62,13 +62,17 @@ def save_model(folder: Path, model: OpenSetModel) -> None:
 def load_model(folder: Path, device: torch.device, half: bool = False) -> OpenSetModel:
     """The model of a bundle, ready for use. What is missing, damaged, foreign or newer is refused by name."""
     sums = read_sums(folder)
-    _, record = _read_record(folder, sums)
+    content, record = _read_record(folder, sums)
     names = tensor_files(record)
     for name in sums:
         if name not in (RECORD, *names):
             raise DataError(f"{folder / SUMS}: lists {name!r}, which is no part of this model")
     tensors = {name: _read_tensors(folder, name, sums) for name in names}
     model = assemble(record, tensors, folder)
+    if _fingerprint(tensors) != content["fingerprint"]:
+        raise DataError(
+            f"{folder / RECORD}: its fingerprint is not that of the tensors: copy or save the model again"
+        )
     model.classifier.to(device)
     return model.in_half_precision() if half else model
 

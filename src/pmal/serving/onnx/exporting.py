@@ -19,6 +19,7 @@ from pmal._runtime.text import printable, short_path
 from pmal.errors import PmalError, UsageError, first_line
 from pmal.rejection.model import OpenSetModel
 from pmal.serving.onnx.decision_graph import DecisionGraph
+from pmal.serving.onnx.onnx_file import seal
 from pmal.serving.onnx.onnx_model import ACCEPT, FILE_LIMIT, OnnxHeader, OnnxModel
 from pmal.serving.onnx.parity import Images, Parity, check_parity
 
@@ -148,7 +149,7 @@ def _serialize(program: Any, header: OnnxHeader) -> bytes:
     if proto.ByteSize() > FILE_LIMIT:
         raise UsageError("not exported: larger than 2 GiB, which no ONNX file can be")
     data: bytes = proto.SerializeToString(deterministic=True)
-    return data
+    return seal(data)
 
 
 def _root(error: BaseException) -> str:

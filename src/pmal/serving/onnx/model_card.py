@@ -10,7 +10,8 @@ from pmal.reporting.tables import COLUMNS, with_interval
 from pmal.serving.onnx.onnx_model import OnnxHeader
 from pmal.serving.onnx.parity import Parity
 
-SNIPPET = """import json
+SNIPPET = """import hashlib
+import json
 
 import numpy as np
 import onnxruntime
@@ -60,6 +61,10 @@ def on_white(image):
 
 session = onnxruntime.InferenceSession(FILE)
 about = session.get_modelmeta().custom_metadata_map
+with open(FILE, "rb") as file:
+    whole = file.read().replace(about["sha256"].encode(), b"0" * 64)
+if hashlib.sha256(whole).hexdigest() != about["sha256"]:
+    raise SystemExit("the file is damaged")
 classes, side = json.loads(about["classes"]), int(about["image_size"])
 pixels = read_pixels("image.png", side, "L" if about["channels"] == "1" else "RGB")
 images = pixels.reshape(1, side, side, -1).transpose(0, 3, 1, 2)
@@ -68,13 +73,19 @@ print(classes[label[0]] if label[0] >= 0 else "unknown", score[0], threshold[0])
 """
 """Stands for `data.decode.decode_fitted` where pmal is not installed: the same steps in the same order."""
 
-ROWS_SNIPPET = """import json
+ROWS_SNIPPET = """import hashlib
+import json
 
 import numpy as np
 import onnxruntime
 
 session = onnxruntime.InferenceSession(FILE)
-classes = json.loads(session.get_modelmeta().custom_metadata_map["classes"])
+about = session.get_modelmeta().custom_metadata_map
+with open(FILE, "rb") as file:
+    whole = file.read().replace(about["sha256"].encode(), b"0" * 64)
+if hashlib.sha256(whole).hexdigest() != about["sha256"]:
+    raise SystemExit("the file is damaged")
+classes = json.loads(about["classes"])
 embeddings = np.load("other.npz")["embeddings"].astype(np.float32)
 names = ["label", "score", "threshold"]
 for label, score, threshold in zip(*session.run(names, {"embeddings": embeddings})):
@@ -217,7 +228,7 @@ def _usage(file: str, header: OnnxHeader, prototypes: bool) -> str:
     sizes = {"own": header.own_classes, "all": len(header.class_names)}
     named = OUTPUTS | (WITH_PROTOTYPES if prototypes else {})
     outputs = "\n".join(f"- `{name}` {text.format(**sizes)}" for name, text in named.items())
-    code = (ROWS_SNIPPET if header.takes_rows else SNIPPET).replace("FILE", repr(file), 1)
+    code = (ROWS_SNIPPET if header.takes_rows else SNIPPET).replace("FILE", repr(file))
     shape = ", ".join(map(str, ["B", *header.input_shape]))
     kind, example = ("float32", "other.npz") if header.takes_rows else ("uint8", "image.png")
     rate = ""

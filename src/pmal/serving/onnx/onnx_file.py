@@ -5,10 +5,13 @@ for a reference to another file: a runtime would open that, wherever it lies. Ne
 """
 
 from collections.abc import Iterator
+from hashlib import sha256
 
 from pmal.errors import DataError
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+UNSEALED = "0" * 64
+"""What stands for the checksum while it is computed."""
 _FIELDS_LIMIT = 1_000_000
 """Fields that are looked at, at most; the largest networks have some ten thousand."""
 
@@ -32,6 +35,21 @@ def read_metadata(data: bytes) -> dict[str, str]:
         return _walk(memoryview(data))
     except (IndexError, UnicodeDecodeError):
         raise DataError("not an ONNX file") from None
+
+
+def seal(data: bytes) -> bytes:
+    """Return the file with its checksum in the place of the zeros that stand for it."""
+    return data.replace(UNSEALED.encode(), sha256(data).hexdigest().encode(), 1)
+
+
+def check_seal(data: bytes, digest: str) -> None:
+    """Refuse a file that was changed. Its checksum is that of it with zeros in the place of the checksum."""
+    begin, end = data.partition(digest.encode() or b"?")[::2]
+    found = sha256(begin)
+    for part in (UNSEALED.encode(), end):
+        found.update(part)
+    if len(digest) != len(UNSEALED) or found.hexdigest() != digest:
+        raise DataError("damaged (not the checksum in its metadata): copy or export it again")
 
 
 def _walk(data: memoryview) -> dict[str, str]:

@@ -29,9 +29,13 @@ from pmal.serving.answers.answer_rows import (
 )
 from pmal.serving.answers.image_files import BadFile
 from pmal.serving.answers.row_files import answer_paths
-from pmal.serving.onnx.onnx_file import read_metadata
+from pmal.serving.onnx.onnx_file import UNSEALED, check_seal, read_metadata
 
-FORMAT, VERSION = "pmal-onnx", 1
+FORMAT, VERSION = "pmal-onnx", 2
+UNSEALED_VERSION = 1
+"""Of pmal 0.1, whose files have no checksum."""
+DIGEST = "sha256"
+"""The entry that holds the checksum of the file."""
 FILE_LIMIT = (1 << 31) - 1
 """Bytes of a file at most: no protobuf message can be larger."""
 BATCH = 64
@@ -88,6 +92,7 @@ class OnnxHeader:
         return {
             "format": FORMAT,
             "version": str(VERSION),
+            DIGEST: UNSEALED,
             "pmal": self.pmal,
             "classes": json.dumps(self.class_names),
             "own_classes": str(self.own_classes),
@@ -107,7 +112,7 @@ class OnnxHeader:
         """What `to_metadata` gave; anything else is refused."""
         if found.get("format") != FORMAT:
             raise DataError("not a model that `pmal export` wrote")
-        if found.get("version") != str(VERSION):
+        if found.get("version") not in (str(UNSEALED_VERSION), str(VERSION)):
             version = found.get("version", "")[:20]
             raise DataError(f"format version {version!r}, not {VERSION}: use the pmal that wrote it")
         try:
@@ -153,7 +158,10 @@ class OnnxModel:
         """
         self.name = name
         try:
-            self.header = OnnxHeader.from_metadata(read_metadata(data))
+            metadata = read_metadata(data)
+            self.header = OnnxHeader.from_metadata(metadata)
+            if metadata["version"] == str(VERSION):
+                check_seal(data, metadata.get(DIGEST, ""))
         except DataError as error:
             raise DataError(f"{name}: {error}") from None
         self._session = _open_session(data, name, threads)

@@ -11,7 +11,7 @@ from pmal.rejection.open_world.grouping import Group
 from pmal.reporting.page.discovery.groups_page import groups_page, groups_sheet
 from pmal.reporting.page.discovery.names_table import read_names
 from pmal.reporting.page.discovery.pile import SIDE, SortedPile
-from tests.browser import open_page
+from tests.support.browser import open_page
 
 NAMES = ["=1,2.png", "</script><b>.png", 'c"d.png', "e.png", "gone.png", "left.png"]
 

@@ -7,7 +7,7 @@ given; numpy's own reconstruction code never sees the file. Every other global i
 import io
 import math
 import pickle
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -66,7 +66,17 @@ _ADMITTED: dict[tuple[str, str], type] = {
 }
 
 
-class _Unpickler(pickle.Unpickler):
+class _Unpickler(pickle._Unpickler):
+    """The reader that is written in Python, which takes memory for what is there.
+
+    That in C makes room for place 2,147,483,647 of its memory when seven bytes name it. Byte arrays, which
+    Python 2 did not write, would be made as long as they say in either.
+    """
+
+    dispatch: ClassVar = {
+        code: load for code, load in pickle._Unpickler.dispatch.items() if code != pickle.BYTEARRAY8[0]
+    }
+
     def find_class(self, module: str, name: str) -> type:
         try:
             return _ADMITTED[module, name]

@@ -13,14 +13,13 @@ from typing import BinaryIO
 
 import numpy as np
 
+from pmal._runtime.memory import MOST_EXPANDS, check_memory
 from pmal.data.samples import ArrayStore, Pixels, Samples, Source
 from pmal.data.sources._refused import check_labels
 from pmal.errors import DataError
 
 _UNSIGNED_BYTE = 8
 _GZIP_MAGIC = b"\x1f\x8b"
-_MOST_GZIP_EXPANDS = 1032
-"""Deflate cannot expand further, so a gzip file that declares more is cut off or lies."""
 
 
 def idx_names(part: str, kind: str, axes: int) -> tuple[str, ...]:
@@ -43,7 +42,7 @@ def read_idx(path: Path) -> Pixels:
                 return _read_stream(file, path, packed_size)
             file.seek(0)
             with gzip.open(file) as unpacked:
-                return _read_stream(unpacked, path, packed_size * _MOST_GZIP_EXPANDS)
+                return _read_stream(unpacked, path, packed_size * MOST_EXPANDS)
     except EOFError as error:
         raise DataError(f"{path}: cut off; fetch the file again") from error
     except (OSError, zlib.error) as error:
@@ -55,6 +54,7 @@ def _read_stream(stream: BinaryIO | gzip.GzipFile, path: Path, most_bytes: int) 
     declared = math.prod(shape)
     if declared > most_bytes:
         raise DataError(f"{path}: cut off: the header declares {declared} values; fetch the file again")
+    check_memory(declared, str(path))
     values = stream.read(declared)
     if len(values) < declared:
         raise DataError(f"{path}: cut off after {len(values)} of {declared} values; fetch the file again")

@@ -1,11 +1,13 @@
 """Street View House Numbers, cropped digits: `train_32x32.mat` and `test_32x32.mat`, MATLAB version 5."""
 
+import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pmal._runtime.memory import check_expansion
 from pmal.data.samples import ArrayStore, Samples, Source
 from pmal.errors import DataError, MissingFileError, first_line
 
@@ -34,12 +36,16 @@ def _read_part(path: Path) -> Samples:
 
 
 def _read_arrays(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
-    from scipy.io import loadmat  # takes a while, and only this source needs it
+    from scipy.io import loadmat, whosmat  # takes a while, and only this source needs it
 
     if not path.is_file():
         raise MissingFileError(f"{path}: no such file")
     try:
+        declared = sum(math.prod(shape) for name, shape, _ in whosmat(path) if name in ("X", "y"))
+        check_expansion(declared, path.stat().st_size, str(path))
         content = loadmat(path, variable_names=["X", "y"])
+    except DataError:
+        raise
     except Exception as error:  # a damaged file makes scipy's reader raise nearly anything
         reason = first_line(error)
         raise DataError(f"{path}: not a readable MATLAB 5 file ({reason}); fetch the file again") from error
