@@ -4,8 +4,8 @@ The generator doubles a map of 3 or 4 px until it covers the image, and crops th
 halves the image as often. Both are trained by Adam at a constant rate of their own. Images are generated as
 pixels in 0 to 1 and normalized like real ones.
 
-        loss of the discriminator = -log s(D(x)) - log(1 - s(D(G(noise))))     G fixed
-        loss of the generator     = -log s(D(G(noise)))                        D fixed
+    loss of the discriminator = -log s(D(x)) - log(1 - s(D(G(noise))))     G fixed
+    loss of the generator     = -log s(D(G(noise)))                        D fixed
 
 What the generator learns from the classifier is in `arpl.py`.
 """
