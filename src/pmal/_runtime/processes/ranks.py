@@ -61,7 +61,7 @@ class Ranks:
         return advance
 
     def by_first(self, work: Callable[[], Result]) -> Result:
-        """Run `work` in the first process only. Return its result (JSON) or raise its error in all."""
+        """Run `work` in the first process; return its result (JSON), or raise its error, in every process."""
         return work()
 
     def gather(self, value: Any) -> list[Any]:
