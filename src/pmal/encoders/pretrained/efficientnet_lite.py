@@ -39,7 +39,7 @@ VARIANTS = {
     "efficientnet_lite1": LiteSettings(depth=1.1, image_size=240),
 }
 MEAN, STD = (127 / 255,) * 3, (128 / 255,) * 3
-"""Of every channel, on the scale 0..1: the weights were trained on (pixel - 127) / 128."""
+"""Mean and deviation of every channel, on the scale 0..1: the weights were trained on (pixel - 127) / 128."""
 
 
 class EfficientNetLite(nn.Module):
