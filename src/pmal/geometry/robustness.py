@@ -1,4 +1,4 @@
-"""Embedding topology robustness: whether a sample keeps its position among the others.
+"""Embedding topology robustness: whether a sample keeps its position among the others in independent spaces.
 
 N samples, U spaces, P = U (U - 1) / 2 pairs of spaces.
 """
