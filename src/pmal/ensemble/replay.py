@@ -50,6 +50,7 @@ class Replayed(Generic[Outputs]):
         self._lock = threading.Lock()
 
     def __call__(self, images: torch.Tensor) -> Outputs:
+        """Return what `work` computes for the images, on a GPU by replaying a graph if possible."""
         if not images.is_cuda or not len(images) or not self._lock.acquire(blocking=False):
             return self.work(images)
         try:
