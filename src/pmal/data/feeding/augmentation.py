@@ -203,8 +203,8 @@ def _shift_flip_affine(x_BCHW: Tensor, flip: bool) -> Tensor:
 def _crop_matrices(x_BCHW: Tensor, flip: bool) -> Tensor:
     """Return matrices (B, 2, 3) that enlarge a random part of each image, of any place, area and shape.
 
-    A part wider or higher than the image is cut to it; others draw again, but then the work would depend on
-    values. No pixel lies outside the centers of the outermost ones, so nothing is empty.
+    A part wider or higher than the image is cut to it. Other implementations draw again, but then the work
+    depends on values. No pixel comes from outside the centers of the outermost ones, so nothing is empty.
     """
     B, _, H, W = x_BCHW.shape
     device = x_BCHW.device
