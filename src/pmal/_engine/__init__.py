@@ -1,1 +1,1 @@
-"""The training loop: steps, lanes side by side, CUDA graphs, optimizers, batch norm."""
+"""The training loop: steps, parallel lanes, CUDA graphs, optimizers, batch norm."""

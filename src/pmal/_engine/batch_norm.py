@@ -15,7 +15,7 @@ def synchronize(model: nn.Module, ranks: Ranks) -> None:
         if not isinstance(module, _BatchNorm):
             synchronize(module, ranks)
         elif any(tensor.is_cuda for tensor in module.state_dict().values()):
-            # torch's own: fused kernels, and an exchange among all processes that a graph can capture.
+            # torch's own has fused kernels, and its exchange among all processes can be captured in a graph.
             fused = nn.SyncBatchNorm.convert_sync_batchnorm(module)  # type: ignore[no-untyped-call]
             setattr(model, name, fused)
         else:
@@ -23,7 +23,10 @@ def synchronize(model: nn.Module, ranks: Ranks) -> None:
 
 
 def average_statistics(model: nn.Module, ranks: Ranks) -> None:
-    """Running means and variances over all processes: without `synchronize`, each has seen its own share."""
+    """Average the running means and variances over all processes.
+
+    Without `synchronize`, each process has seen only its own share of the batch.
+    """
     norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
     running = [(norm.running_mean, norm.running_var) for norm in norms if norm.track_running_stats]
     found = [tensor for both in running for tensor in both if tensor is not None]
@@ -32,7 +35,7 @@ def average_statistics(model: nn.Module, ranks: Ranks) -> None:
 
 
 class SyncedBatchNorm(_BatchNorm):
-    """For the CPU, where torch has none. Every process must have equally many values of a channel."""
+    """Synchronized batch norm on the CPU, which torch lacks. Processes must have equally many values."""
 
     def __init__(self, like: _BatchNorm, ranks: Ranks) -> None:
         super().__init__(like.num_features, like.eps, like.momentum, like.affine, like.track_running_stats)
@@ -62,4 +65,4 @@ class SyncedBatchNorm(_BatchNorm):
         self.running_var.lerp_((var_C * (count / (count - 1))).to(self.running_var.dtype), new)
 
     def _check_input_dim(self, input: Tensor) -> None:
-        """Of one to three dimensions, as the layer in whose place this one stands."""
+        """Accept one to three dimensions, like the layer that this one replaces."""

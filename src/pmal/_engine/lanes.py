@@ -1,4 +1,4 @@
-"""Trainings that take turns in one process, step by step, and on a GPU run at the same time.
+"""Trainings that take turns in one process, step by step, and run at the same time on a GPU.
 
 The steps of a small network leave most of a GPU idle. Work handed out on several CUDA streams fills it.
 """
@@ -13,10 +13,10 @@ from pmal._runtime.seeds import OwnRandomness
 
 
 class Lane:
-    """Where the work of one training goes: its own random numbers and, beside others, its own CUDA stream.
+    """The random numbers of one training and, if several run side by side, its own CUDA stream.
 
-    All that touches the training's tensors happens in its lane, from the first look at a checkpoint on:
-    nothing else orders it with the rest of the device's work.
+    All work on the training's tensors happens in its lane, from reading a checkpoint on: nothing else orders
+    it with the rest of the device's work.
     """
 
     def __init__(self, seed: int, device: torch.device, beside: bool) -> None:
@@ -29,19 +29,19 @@ class Lane:
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
-        """Inside the block, random numbers and the device's work are this lane's."""
+        """Use this lane's random numbers and stream inside the block."""
         stream = contextlib.nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
         with self.random.current(), stream:
             yield
 
     def join(self) -> None:
-        """What the caller's stream does from now on comes after all that the lane has done."""
+        """Make the caller's stream wait for all work of the lane."""
         if self.stream is not None:
             torch.cuda.current_stream(self.stream.device).wait_stream(self.stream)
 
 
 def take_turns(works: Sequence[tuple[Lane, Iterator[object]]]) -> Iterator[int]:
-    """One item of each work after the other, each in its lane, until all are done; says whose turn it was.
+    """Take one item of each work in turn, each in its lane, until all are done; yield whose turn it was.
 
     >>> lanes = [Lane(seed, torch.device("cpu"), beside=True) for seed in (0, 1)]
     >>> list(take_turns([(lanes[0], iter("ab")), (lanes[1], iter("abcd"))]))

@@ -10,30 +10,30 @@ from pmal.config import TrainingConfig
 from pmal.errors import unknown_name
 
 CONSTANT = "constant_rate"
-"""Marks a group of parameters that the schedule leaves alone."""
+"""Key of a parameter group that the schedule does not change."""
 
 
 SHARE = "rate_share"
-"""Of a group of parameters: its rate as a share of that of the schedule."""
+"""Key for a parameter group's rate, as a share of the schedule's rate."""
 
 
 class RatesByDepth(nn.Module):
     """A network whose parts are trained at different rates."""
 
     def rate_groups(self) -> list[tuple[float, list[nn.Parameter]]]:
-        """Return parameters and the share of the schedule's rate that they are trained at."""
+        """Return pairs: a share of the schedule's rate, and the parameters trained at it."""
         raise NotImplementedError
 
 
 class OwnAdam(nn.Module):
-    """A network that is trained by Adam at a constant rate, whatever the recipe says of the rest."""
+    """A network trained by Adam at a constant rate, whatever the recipe's optimizer."""
 
     adam_rate: float = 2e-4
     adam_betas: tuple[float, float] = (0.5, 0.999)
 
 
 class JointOptimizer(torch.optim.Optimizer):
-    """Several optimizers as one. They share its groups and state, so that it alone is saved and loaded."""
+    """Several optimizers as one. They share its groups and state, so only this one is saved and loaded."""
 
     def __init__(self, members: list[torch.optim.Optimizer]) -> None:
         self.members = members
@@ -56,7 +56,7 @@ class JointOptimizer(torch.optim.Optimizer):
 
 
 def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
-    """The recipe's, joined by one for each part of the model that has its own."""
+    """Return the recipe's optimizer, joined with one Adam for each `OwnAdam` part of the model."""
     own = [module for module in model.modules() if isinstance(module, OwnAdam)]
     elsewhere = {p for module in own for p in module.parameters()}
     shared = [p for p in model.parameters() if p.requires_grad and p not in elsewhere]
@@ -78,7 +78,7 @@ def _of_recipe(
 ) -> torch.optim.Optimizer:
     device = shares[0][1][0].device
     on_gpu = device.type == "cuda"
-    # A rate that lives on the GPU can change between two replays of a captured step; one for each group.
+    # A rate stored on the GPU can change between two replays of a captured step. Each group has its own.
     rates = [config.learning_rate * share for share, _ in shares]
     parameters: list[dict[str, Any]] = [
         {"params": group, "lr": torch.tensor(rate, device=device) if on_gpu else rate, SHARE: share}
@@ -101,7 +101,7 @@ def _of_recipe(
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Of every group whose rate is not its own."""
+    """Set the rate of every group that the schedule controls."""
     for group in optimizer.param_groups:
         if group.get(CONSTANT):
             continue
@@ -113,7 +113,7 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 
 def learning_rate(step: int, steps_per_epoch: int, config: TrainingConfig) -> float:
-    """The rate for this step (from 0): linear warm-up, then the schedule.
+    """Return the rate of this step (from 0): linear warm-up, then the schedule.
 
     >>> config = TrainingConfig(epochs=10, learning_rate=0.1, warmup_epochs=2)
     >>> [round(learning_rate(epoch, 1, config), 3) for epoch in range(10)]
@@ -141,12 +141,15 @@ class WeightAverage:
 
     @property
     def state(self) -> list[torch.Tensor]:
-        """All that changes, for checkpoints."""
+        """Return all tensors that change, for checkpoints."""
         return [self.updates, *self.tensors]
 
     @torch.no_grad()
     def update(self) -> None:
-        """The decay grows to its value, so that the random first weights are forgotten soon."""
+        """Move the average toward the weights.
+
+        The decay grows to its final value, so that the random initial weights are forgotten soon.
+        """
         self.updates += 1
         decay = ((1 + self.updates) / (10 + self.updates)).clamp(max=self.decay)
         torch._foreach_mul_(self.tensors, decay)
@@ -154,5 +157,6 @@ class WeightAverage:
 
     @torch.no_grad()
     def copy_to_model(self) -> None:
+        """Overwrite the model's weights with their average."""
         for live, average in zip(self._live, self.tensors, strict=True):
             live.copy_(average)

@@ -1,4 +1,4 @@
-"""One training step: run as it is written, or captured once as a CUDA graph and replayed.
+"""One training step: run eagerly, or captured once as a CUDA graph and replayed.
 
 A step of a small network is a few hundred short kernels; launched one by one from Python they take several
 times as long as they compute. Replaying a graph launches all of them at once.
@@ -22,7 +22,7 @@ Objective = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """uint8 images (B, C, H, W) and labels (B,) in, the loss to minimize out."""
 
 Step = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""Images and labels in; the weights are updated, and the loss before the update comes out."""
+"""Images and labels in. Updates the weights and returns the loss before the update."""
 
 WARMUP_STEPS = 3
 TIMED_STEPS = 5
@@ -31,11 +31,11 @@ _KNOWS_LIMIT = "recompile_limit" in inspect.signature(torch.compile).parameters
 
 
 class EagerStep:
-    """Forward, backward, update. `guard` sees the loss before the weights change.
+    """Run forward, backward and update. `guard` sees the loss before the weights change.
 
-    Of several processes, each has its share of the batch. Loss and gradients are averaged in one exchange
-    after the backward pass: of ResNet-50, 100 MB, which an NVLink moves in a hundredth of the step's time,
-    and which a graph captures like any other kernel. Every process sees the same loss, so all stop together.
+    With several processes, each has its share of the batch. Loss and gradients are averaged in one exchange
+    after the backward pass. For ResNet-50 this is 100 MB, which NVLink moves in a hundredth of the step's
+    time. A graph captures it like any other kernel. Every process sees the same loss, so all stop together.
     """
 
     def __init__(
@@ -64,19 +64,20 @@ class EagerStep:
         return loss
 
     def gradients(self) -> list[torch.Tensor]:
+        """Return the gradients of all parameters that have one."""
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         return [p.grad for p in parameters if p.grad is not None]
 
 
 def compiled(objective: Objective) -> Objective | None:
-    """The objective with its small operations fused; None where there is no compiler for it.
+    """Return the objective with its small operations fused, or None without a compiler.
 
-    Random numbers come in another order than uncompiled, from the same generator.
+    Random numbers are drawn in another order than without compilation, from the same generator.
     """
     if find_spec("triton") is None:
         return None
-    # Networks of a benchmark differ, and by default the ninth of a process would stay uncompiled. Versions of
-    # torch that cannot be told so have that limit.
+    # A benchmark has many different networks. By default, the ninth in one process would stay uncompiled.
+    # Older versions of torch have no such option and keep that limit.
     more: dict[str, Any] = {"recompile_limit": RECOMPILES} if _KNOWS_LIMIT else {}
     fused: Objective = torch.compile(objective, dynamic=False, **more)
     return fused
@@ -89,34 +90,34 @@ class GraphStep:
         torch.cuda.synchronize(labels.device)  # libraries time their algorithms: nothing else may run
         self.images, self.labels = images.clone(), labels.clone()
         restore = _snapshot(model, step, labels.device)
-        with torch.cuda.device(labels.device):  # on a stream of another one nothing would be captured
+        with torch.cuda.device(labels.device):  # a stream of another device would capture nothing
             current = torch.cuda.current_stream()
             try:
                 self.graph, self.loss = self._capture(step)
-            except BaseException:  # also a second Ctrl-C: in a notebook life goes on
-                torch.cuda.set_stream(current)  # torch does not come back from a capture that failed
+            except BaseException:  # also a second Ctrl-C: a notebook's process goes on
+                torch.cuda.set_stream(current)  # torch does not restore it after a failed capture
                 renew_random_state(labels.device)
                 raise
             finally:
                 restore()
 
     def _capture(self, step: EagerStep) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
-        # A stream of its own, not torch's one for all captures: cuBLAS has a workspace per stream, which
-        # graphs captured on the same one would share, and overwrite when they run side by side.
+        # Not torch's shared capture stream: cuBLAS has one workspace per stream. Graphs captured on the same
+        # stream would share it, and overwrite it when they run side by side.
         stream, current = torch.cuda.Stream(), torch.cuda.current_stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(current)
         with torch.cuda.stream(stream), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a compiler's remarks on its own choices
+            warnings.simplefilter("ignore")  # the compiler's remarks on its own choices
             # Libraries choose their algorithms and allocate their buffers now, not while capturing.
             for _ in range(WARMUP_STEPS):
                 step(self.images, self.labels)
         current.wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        # Other threads may do what must not be captured: one pins the memory of streamed batches, and NCCL
-        # watches over its work in another.
+        # Other threads may do what must not be captured: one pins the memory of streamed batches, another is
+        # NCCL's watchdog.
         with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             loss = step(self.images, self.labels)
-        current.wait_stream(stream)  # the graph's place in the random numbers was set there
+        current.wait_stream(stream)  # the graph's offset in the random numbers was set on that stream
         return graph, loss
 
     def __call__(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -126,9 +127,13 @@ class GraphStep:
         return self.loss.clone()
 
     def seconds(self, step: EagerStep, model: nn.Module) -> float:
-        """What it takes, as things are on the device; it is given what it was captured from.
+        """Return the time of one replay, measured under the device's current load.
 
-        Of several processes all must ask, once all have captured it: the steps that are timed exchange.
+        With several processes, all must call it after all have captured: the timed steps exchange data.
+
+        Args:
+            step: the step that this graph was captured from.
+            model: the model of that step.
         """
         restore = _snapshot(model, step, self.labels.device)
         try:
@@ -139,7 +144,7 @@ class GraphStep:
 
 
 def _seconds(replay: Callable[[], None]) -> float:
-    replay()  # the first also brings the graph to the device
+    replay()  # the first replay also uploads the graph to the device
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
     begin.record()
     for _ in range(TIMED_STEPS):
@@ -150,7 +155,7 @@ def _seconds(replay: Callable[[], None]) -> float:
 
 
 def _snapshot(model: nn.Module, step: EagerStep, device: torch.device) -> Callable[[], None]:
-    """Remember everything that a step changes; calling the result puts it back, into the same memory."""
+    """Remember everything that a step changes; return a function that restores it in the same memory."""
 
     def tensors() -> list[torch.Tensor]:
         state = [t for s in step.optimizer.state.values() for t in s.values() if torch.is_tensor(t)]
@@ -161,7 +166,7 @@ def _snapshot(model: nn.Module, step: EagerStep, device: torch.device) -> Callab
 
     def restore() -> None:
         for tensor in tensors():
-            # Momentum that the first step has made begins at zero.
+            # Momentum that the first step created begins at zero.
             old = before.get(tensor.data_ptr())
             tensor.zero_() if old is None else tensor.copy_(old)
         restore_random_state(generators, device)

@@ -1,1 +1,1 @@
-"""Knows nothing of the algorithm: files, checkpoints, devices, seeds, signals, progress."""
+"""Files, checkpoints, devices, seeds, signals and progress: independent of the algorithm."""

@@ -1,4 +1,4 @@
-"""What a figure needs beside it to be believed: versions, hardware, code revision."""
+"""What is recorded next to every figure: versions, hardware, code revision."""
 
 import os
 import platform
@@ -16,6 +16,7 @@ LIBRARIES = ("numpy", "torch", "numba", "triton", "pillow", "pyarrow", "safetens
 
 
 def describe_environment(device: torch.device) -> dict[str, Any]:
+    """Return the versions, the code revision and the hardware of this process."""
     return {
         "pmal": pmal.__version__,
         "revision": code_revision(),
@@ -26,15 +27,15 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
 
 
 def code_revision() -> str | None:
-    """The git revision of the code in use, with `+changes` where files differ from it.
+    """Return the git revision of the code in use, with `+changes` if files differ from it.
 
-    Where a tree is copied to a machine for a measurement, $PMAL_REVISION says it. Outside git it is None.
+    For a copy of the tree without its history, $PMAL_REVISION gives the revision. Outside git it is None.
     """
     if os.environ.get("PMAL_REVISION"):
         return os.environ["PMAL_REVISION"]
     folder = Path(pmal.__file__).parent
     try:
-        # Inside an ignored folder of another repository, its revision would say nothing of this code.
+        # In an ignored folder of another repository, that repository's revision says nothing about this code.
         _git(folder, "ls-files", "--error-unmatch", "__init__.py")
         revision = _git(folder, "rev-parse", "HEAD")
         changed = _git(folder, "status", "--porcelain", "--", ".")
@@ -44,7 +45,7 @@ def code_revision() -> str | None:
 
 
 def _git(folder: Path, *words: str) -> str:
-    # Without its lock, which would stay behind if this process is killed, and stop the user's next command.
+    # Without git's lock: if this process is killed, the lock would stay and block the user's next command.
     command = ["git", "--no-optional-locks", "-C", str(folder), *words]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=10).stdout.strip()
 

@@ -1,4 +1,4 @@
-"""Independent random streams from one seed, by name, the same on every machine."""
+"""Independent random streams from one seed, by name, identical on every machine."""
 
 import contextlib
 import hashlib
@@ -8,10 +8,10 @@ import torch
 
 
 def stream(seed: int, *path: str | int) -> int:
-    """The seed of the stream with this name, such as ("classifier", 0, "order", 12).
+    """Return the seed of the stream with this name, such as ("classifier", 0, "order", 12).
 
-    Hashing keeps streams apart: neighboring seeds or indices share nothing, and a stream never depends on how
-    much another one was used.
+    Hashing keeps streams independent: neighboring seeds or indices share nothing, and a stream never depends
+    on how much another one was used.
 
     >>> stream(0, "classifier", 0) == stream(0, "classifier", 0) != stream(0, "classifier", 1)
     True
@@ -22,17 +22,17 @@ def stream(seed: int, *path: str | int) -> int:
 
 @contextlib.contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed torch's default generators inside the block and give the caller's state back after it."""
+    """Seed torch's default generators inside the block and restore the caller's state after it."""
     with torch.random.fork_rng(devices=_cuda_indices(device)):
         torch.manual_seed(seed)
         yield
 
 
 class OwnRandomness:
-    """A state of the default generators of one's own, for work that takes turns with other work.
+    """A separate state of the default generators, for work that takes turns with other work.
 
-    On a GPU it is an object of its own too, not only a value: a CUDA graph reads where to go on from memory
-    that belongs to the state it was captured with, so graphs that run at the same time cannot share one.
+    On a GPU it is a separate object, not only a value: a CUDA graph reads its offset from memory that belongs
+    to the state it was captured with, so graphs that run at the same time cannot share a state.
     """
 
     def __init__(self, seed: int, device: torch.device) -> None:
@@ -42,7 +42,7 @@ class OwnRandomness:
 
     @contextlib.contextmanager
     def current(self) -> Iterator[None]:
-        """Random numbers go on here where the last block ended; the caller's state comes back after it."""
+        """Continue the last block's random numbers inside this one; restore the caller's state after it."""
         before = torch.get_rng_state(), [generator.graphsafe_get_state() for generator in self._default]
         self._use(self._cpu, self._own)
         try:
@@ -59,7 +59,7 @@ class OwnRandomness:
 
 
 def random_state(device: torch.device) -> dict[str, torch.Tensor]:
-    """The state of the default generators, for a checkpoint."""
+    """Return the state of the default generators, for a checkpoint."""
     state = {"cpu": torch.get_rng_state()}
     if device.type == "cuda":
         state["cuda"] = torch.cuda.get_rng_state(device)
@@ -67,13 +67,17 @@ def random_state(device: torch.device) -> dict[str, torch.Tensor]:
 
 
 def restore_random_state(state: dict[str, torch.Tensor], device: torch.device) -> None:
+    """Set the default generators to a state that `random_state` returned."""
     torch.set_rng_state(state["cpu"])
     if device.type == "cuda" and "cuda" in state:
         torch.cuda.set_rng_state(state["cuda"], device)
 
 
 def renew_random_state(device: torch.device) -> None:
-    """After a capture that failed, which leaves the state in a mode that torch refuses to draw in: a copy."""
+    """Replace the default generators' state by a copy.
+
+    A failed capture leaves the state in a mode in which torch refuses to draw.
+    """
     for index in _cuda_indices(device):
         generator = torch.cuda.default_generators[index]
         generator.graphsafe_set_state(generator.clone_state())

@@ -1,4 +1,4 @@
-"""What every stage needs of its surroundings and what never changes a result."""
+"""What every stage needs of its environment, and what never changes a result."""
 
 import dataclasses
 from collections.abc import Callable
@@ -23,7 +23,7 @@ def _forget(**event: Any) -> None:
 
 @dataclass(frozen=True)
 class Session:
-    """Device, display and log of the work at hand, and the processes that share it."""
+    """Device, display and log of the current work, and the processes that share it."""
 
     device: torch.device
     resources: Resources
@@ -33,25 +33,26 @@ class Session:
 
     def __post_init__(self) -> None:
         workers, most = self.resources.workers, WORKERS_PER_CORE * usable_cores()
-        if workers > most:  # each starts a Python with torch, which takes a core seconds
+        if workers > most:  # each worker starts a Python with torch, which costs seconds of a core
             raise UsageError(f"--workers {workers} are too many for this machine: choose {most} or fewer")
 
     def logging_to(self, log: Callable[..., None]) -> "Session":
+        """Return the same session with another log."""
         return dataclasses.replace(self, log=log)
 
 
 def open_session(resources: Resources | None = None, display: Display | None = None) -> Session:
-    """The session of a process that works alone, whatever runs beside it."""
+    """Return the session of a single process, even if others were started with it."""
     resources = resources or Resources()
     return Session(choose_device(resources.device), resources, display or Silent())
 
 
 def open_shared_session(resources: Resources, display: Display) -> Session:
-    """The session of one of the processes that torchrun started, if it did. Only the first has a display."""
+    """Return the session of one of torchrun's processes, or of a single one. Only the first has a display."""
     from pmal._runtime.processes.torchrun import local_device, open_ranks
 
     launch, ranks = read_launch(), open_ranks(resources.device)
-    if not resources.workers and launch.local_size > 1:  # every core once, not once for every process
+    if not resources.workers and launch.local_size > 1:  # each core once, not once per process
         workers = max(1, usable_cores() // launch.local_size)
         resources = dataclasses.replace(resources, workers=workers)
     device = local_device(resources.device, launch)

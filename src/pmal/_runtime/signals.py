@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM become a request that work looks at where it is safe to stop."""
+"""SIGINT and SIGTERM become a request that work checks at points where it is safe to stop."""
 
 import contextlib
 import multiprocessing
@@ -15,12 +15,12 @@ STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopRequest:
-    """Set by a signal, looked at between two steps of a training."""
+    """A request to stop, set by a signal and checked between two training steps."""
 
     signal_number: int | None = None
 
     def check(self, done: str) -> None:
-        """Raise `Interrupted` if a signal came; `done` says what is safe on disk."""
+        """Raise `Interrupted` if a signal came; `done` says what is already saved on disk."""
         number, self.signal_number = self.signal_number, None
         if number is not None:
             raise Interrupted(number, f"interrupted: {done}; run the same command again to go on")
@@ -28,11 +28,13 @@ class StopRequest:
 
 @contextlib.contextmanager
 def deferred_signals(patient: bool = False) -> Iterator[StopRequest]:
-    """Hold SIGINT and SIGTERM back as a request. A second signal stops at once, as it would have without us.
+    """Turn SIGINT and SIGTERM into a request inside the block. A second signal stops at once.
 
-    Not so if `patient`: batch systems signal every process, and torchrun its own ones once more. It kills
-    those that take too long. Outside the main thread signals cannot be caught, and the request simply never
-    comes.
+    Outside the main thread signals cannot be caught, and the request is never set.
+
+    Args:
+        patient: do not stop at a second signal. Batch systems signal every process, and torchrun signals its
+            processes once more; it kills those that take too long.
     """
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
@@ -52,19 +54,19 @@ def deferred_signals(patient: bool = False) -> Iterator[StopRequest]:
         for number, handler in before.items():
             signal.signal(number, handler)
     if request.signal_number is not None:
-        # It came after the last look at the request: now it acts as it would have without us.
+        # The signal came after the last check of the request: now it acts as it would have without us.
         signal.raise_signal(request.signal_number)
 
 
 @contextlib.contextmanager
 def uninterrupted_starts() -> Iterator[None]:
-    """Processes started meanwhile do not see a signal to the whole group, as Ctrl-C is, until they say so.
+    """Hide signals from processes started inside the block until they unblock them.
 
-    For this one it comes afterwards: half-started workers cannot be ended in order, and who hands a dead one
-    what it works on waits for ever.
+    Ctrl-C goes to the whole process group. This process gets the signal afterwards: half-started workers
+    cannot be ended in order, and handing work to a dead worker waits forever.
     """
     with deferred_signals(patient=True):
-        resource_tracker.ensure_running()  # its start lets signals through again
+        resource_tracker.ensure_running()  # starting it later would unblock signals
         before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
         try:
             yield
@@ -73,16 +75,16 @@ def uninterrupted_starts() -> Iterator[None]:
 
 
 def leave_interrupts_to_parent(worker: int = 0) -> None:
-    """In a process started so, such as a worker of a DataLoader: the parent saves first and then ends it."""
+    """Ignore SIGINT in a worker process, such as a DataLoader's: the parent saves first, then ends it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
 
 
 def stop_with_parent() -> None:
-    """In a process started by `multiprocessing`: stop as if asked to, when the one that started it is gone.
+    """Stop this `multiprocessing` process, as if by SIGTERM, when its parent is gone.
 
-    Killed, that one stops nobody. torch's workers look for another parent themselves, but those that are
-    forked from a process between keep that one alive, and it them.
+    A killed parent stops nobody. torch's workers watch their parent themselves, but workers that are forked
+    from a process in between keep that process alive, and it keeps them alive.
     """
     threading.Thread(target=_follow_parent, daemon=True).start()
 
@@ -95,9 +97,12 @@ def _follow_parent() -> None:
 
 
 def raise_on_signals(advice: str) -> None:
-    """From now on, outside `deferred_signals`, a signal raises `Interrupted` wherever the program is.
+    """Make a signal raise `Interrupted` wherever the program is, outside `deferred_signals`.
 
-    Every file is written atomically, so stopping anywhere is safe. `advice` says how to go on.
+    Every file is written atomically, so stopping is safe anywhere.
+
+    Args:
+        advice: how to continue; part of the message.
     """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -113,7 +118,7 @@ def raise_on_signals(advice: str) -> None:
 
 
 def _in_destructor(frame: FrameType | None) -> bool:
-    """Where Python prints an error and goes on, as if nothing had come: workers of a DataLoader end so."""
+    """Return whether a destructor runs: Python prints its errors and continues, so a signal would be lost."""
     while frame is not None and frame.f_code.co_name != "__del__":
         frame = frame.f_back
     return frame is not None

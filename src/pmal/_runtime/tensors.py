@@ -1,10 +1,9 @@
 """Named tensors on disk: a safetensors file and a JSON file that points to it and holds its checksum.
 
-safetensors loads a flipped byte without complaint, so the checksum is ours. The JSON file is written last: it
-always points to a complete tensor file, whenever the process dies.
+safetensors loads a file with a flipped byte without complaint, so we store a checksum. The JSON file is
+written last: it always points to a complete tensor file, whenever the process dies.
 
-Of several processes that share a run, the first reads and writes, and the others are told: they need not see
-the same folders.
+If several processes share a run, the first reads and writes for all: the others may see other folders.
 """
 
 from collections.abc import Mapping
@@ -23,13 +22,20 @@ from pmal.errors import DataError, PmalError
 def save_tensors(
     path: Path, tensors: Mapping[str, torch.Tensor], about: Mapping[str, Any], ranks: Ranks = ALONE
 ) -> None:
-    """Write PATH.json and the tensor file it names; `about` is any JSON that belongs to the tensors."""
+    """Write PATH.json and the tensor file it names.
+
+    Args:
+        path: where to write, without a suffix.
+        tensors: the tensors by name; they are copied to the CPU.
+        about: any JSON that belongs to the tensors.
+        ranks: the processes of the run; the first one writes.
+    """
     ranks.by_first(lambda: _write(path, tensors, about))
 
 
 def _write(path: Path, tensors: Mapping[str, torch.Tensor], about: Mapping[str, Any]) -> None:
     old = _tensor_file(path)
-    # Two names in turn: the file that the JSON points to is never the one being written.
+    # Two alternating names: the file that the JSON points to is never the one being written.
     names = [f"{path.name}.safetensors", f"{path.name}.next.safetensors"]
     new = path.parent / names[old is not None and old.name == names[0]]
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
@@ -45,17 +51,21 @@ def _write(path: Path, tensors: Mapping[str, torch.Tensor], about: Mapping[str, 
 
 
 def load_tensors(path: Path, ranks: Ranks = ALONE) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Read back what `save_tensors` wrote. A missing, damaged or foreign file is refused by name."""
+    """Return the tensors and the JSON that `save_tensors` wrote.
+
+    Raises:
+        DataError: a file is missing, damaged or not written by pmal.
+    """
     return ranks.tensors_of_first(lambda: _read(path))
 
 
 def read_about(path: Path) -> dict[str, Any]:
-    """What was saved beside the tensors, without reading these; empty where there are none."""
+    """Return the JSON saved with the tensors, without reading these; empty if there are none."""
     return _entry(path)[2] if has_tensors(path) else {}
 
 
 def _entry(path: Path) -> tuple[Path, str, dict[str, Any]]:
-    """The tensor file, its checksum, and what belongs to the tensors."""
+    """Return the path of the tensor file, its checksum, and the JSON that belongs to the tensors."""
     entry = read_json(_json_path(path))
     try:
         return path.parent / Path(entry["tensors"]).name, entry["sha256"], dict(entry["about"])
@@ -76,11 +86,12 @@ def _read(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
 
 
 def has_tensors(path: Path, ranks: Ranks = ALONE) -> bool:
+    """Return whether `save_tensors` has written this path."""
     return ranks.by_first(_json_path(path).is_file)
 
 
 def delete_tensors(path: Path, ranks: Ranks = ALONE) -> None:
-    """Remove both files, the pointer first, so that no pointer ever dangles."""
+    """Delete both files, the pointer first, so that it never points to a missing file."""
     ranks.by_first(lambda: _delete(path))
 
 

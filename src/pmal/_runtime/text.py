@@ -1,21 +1,21 @@
-"""Text for people and for other programs."""
+"""Formatting of text for terminals, tables and other programs."""
 
 from pathlib import PurePath
 
 
 def plain_cell(value: str | int) -> str | int:
-    """Text that no spreadsheet takes for a formula.
+    """Return the text in a form that no spreadsheet evaluates as a formula.
 
     >>> plain_cell("=HYPERLINK(1)"), plain_cell("cat"), plain_cell(-1)
     ("'=HYPERLINK(1)", 'cat', -1)
     """
-    # Also behind marks that are there already: so the name comes back by taking one mark away.
+    # Also if quote marks are there already: removing one mark always gives the name back.
     risky = isinstance(value, str) and value.lstrip("'").startswith(("=", "+", "-", "@", "\t", "\r"))
     return f"'{value}" if risky else value
 
 
 def printable(text: str) -> str:
-    """The text on one line and in valid Unicode, whatever bytes a file name consists of.
+    """Return the text on one line and in valid Unicode, whatever bytes a file name has.
 
     >>> printable("größe <1>"), printable("two\\nlines")
     ('größe <1>', 'two\\\\nlines')
@@ -24,7 +24,7 @@ def printable(text: str) -> str:
 
 
 def short_path(path: str) -> str:
-    """A file by its last two parts: where the data lie concerns nobody to whom a model or a report is given.
+    """Return the last two parts of a path: a model or report should not reveal where the data are stored.
 
     >>> short_path("/home/me/photos/cat/1.jpg"), short_path("cat/1.jpg"), short_path("digits.parquet row 7")
     ('cat/1.jpg', 'cat/1.jpg', 'digits.parquet row 7')
@@ -33,7 +33,7 @@ def short_path(path: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a time for people to read.
+    """Return a duration in readable units.
 
     >>> duration(42.4), duration(59.9), duration(754), duration(7300)
     ('42 s', '1 min 00 s', '12 min 34 s', '2 h 01 min')

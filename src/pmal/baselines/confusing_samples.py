@@ -1,11 +1,11 @@
-"""Generator and discriminator of ARPL+CS: networks of the DCGAN kind, for images of any size from 8 px.
+"""Generator and discriminator of ARPL+CS: DCGAN-like networks for images of any size from 8 px.
 
-The generator doubles a map of 3 or 4 px until it covers the image, and cuts the rest off; the discriminator
-halves the image as often. Both are trained by Adam at a rate of their own. Images are generated as pixels in
-0 to 1 and normalized like real ones.
+The generator doubles a map of 3 or 4 px until it covers the image, and crops the rest. The discriminator
+halves the image as often. Both are trained by Adam at a constant rate of their own. Images are generated as
+pixels in 0 to 1 and normalized like real ones.
 
-    loss of the discriminator = -log s(D(x)) - log(1 - s(D(G(noise))))     G taken as it is
-    loss of the generator     = -log s(D(G(noise)))                        D taken as it is
+    loss of the discriminator = -log s(D(x)) - log(1 - s(D(G(noise))))     G fixed
+    loss of the generator     = -log s(D(G(noise)))                        D fixed
 
 What the generator learns from the classifier is in `arpl.py`.
 """
@@ -23,11 +23,11 @@ from pmal.errors import UsageError
 
 SMALLEST_IMAGE = 8
 WIDEST = 8
-"""The innermost maps have at most so many times the channels of the outermost."""
+"""The innermost maps have at most this many times the channels of the outermost."""
 
 
 class ConfusingSamples(OwnAdam):
-    """What trains beside the classifier, and is left behind with the finished training."""
+    """Networks that train next to the classifier and are dropped after the training."""
 
     def __init__(self, channels: int, image_size: int, noise: int, width: int) -> None:
         super().__init__()
@@ -43,14 +43,14 @@ class ConfusingSamples(OwnAdam):
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def generate(self, count: int, mean_C: Tensor, std_C: Tensor) -> Tensor:
-        """New normalized images (count, C, H, W)."""
+        """Return new normalized images (count, C, H, W)."""
         noise_BN = torch.randn(count, self.noise, device=mean_C.device)
         pixels_BCHW: Tensor = self.generator(noise_BN)[:, :, : self.image_size, : self.image_size].float()
         normalized_BCHW = (pixels_BCHW - mean_C[:, None, None]) / std_C[:, None, None]
         return normalized_BCHW.contiguous(memory_format=torch.channels_last)
 
     def adversarial_loss(self, reals_BCHW: Tensor, fakes_BCHW: Tensor) -> Tensor:
-        """Of both networks, each with the gradient of its own loss alone."""
+        """Return the sum of both networks' losses; each network gets the gradient of its own loss only."""
         frozen = {name: weight.detach() for name, weight in self.discriminator.named_parameters()}
         real_B = self.discriminator(reals_BCHW).float()
         fake_B = self.discriminator(fakes_BCHW.detach()).float()
@@ -59,14 +59,14 @@ class ConfusingSamples(OwnAdam):
 
 
 def embed_apart(encoder: nn.Module, images_BCHW: Tensor) -> Tensor:
-    """Embeddings that leave no trace in the running statistics of batch norm, where real images belong."""
+    """Return embeddings without changing the running statistics of batch norm, which describe real images."""
     scratch = {name: buffer.clone() for name, buffer in encoder.named_buffers()}
     z_BD: Tensor = functional_call(encoder, scratch, (images_BCHW,))
     return z_BD
 
 
 def generator(channels: int, image_size: int, noise: int, width: int) -> nn.Sequential:
-    """Noise (B, noise) to pixels in 0 to 1, at least as large as the image.
+    """Return a network from noise (B, noise) to pixels in 0 to 1, at least as large as the image.
 
     >>> generator(1, 28, noise=100, width=16)(torch.zeros(2, 100)).shape
     torch.Size([2, 1, 32, 32])
@@ -74,7 +74,7 @@ def generator(channels: int, image_size: int, noise: int, width: int) -> nn.Sequ
     times = halvings(image_size)
     start = math.ceil(image_size / 2**times)
     widths = [width * min(2 ** (times - 1 - i), WIDEST) for i in range(times)]
-    # A transposed convolution of one pixel, in other words; as such torch's compiler mistakes its layout.
+    # Equal to a transposed convolution of one pixel; torch's compiler mistakes the layout of that one.
     first = nn.Linear(noise, widths[0] * start**2, bias=False)
     layers: list[nn.Module] = [first, nn.Unflatten(1, (widths[0], start, start)), *_rectify(widths[0])]
     for before, after in pairwise(widths):
@@ -84,7 +84,7 @@ def generator(channels: int, image_size: int, noise: int, width: int) -> nn.Sequ
 
 
 def discriminator(channels: int, image_size: int, width: int) -> nn.Sequential:
-    """Normalized images to logits (B, 1), large where they look real.
+    """Return a network from normalized images to logits (B, 1), large for images that look real.
 
     >>> discriminator(3, 32, width=16)(torch.zeros(2, 3, 32, 32)).shape
     torch.Size([2, 1])
@@ -99,7 +99,7 @@ def discriminator(channels: int, image_size: int, width: int) -> nn.Sequential:
 
 
 def halvings(image_size: int) -> int:
-    """How often the image is halved until 4 px are left, or fewer.
+    """Return how often the image is halved until at most 4 px are left.
 
     >>> [halvings(size) for size in (8, 9, 28, 32, 64, 224)]
     [1, 2, 3, 3, 4, 6]
@@ -108,12 +108,12 @@ def halvings(image_size: int) -> int:
 
 
 def _rectify(width: int, slope: float = 0.0) -> list[nn.Module]:
-    # Always in training, so always by the statistics of the batch: none are kept.
+    # Only used in training, so always with the statistics of the batch: none are kept.
     return [nn.BatchNorm2d(width, track_running_stats=False), nn.LeakyReLU(slope)]
 
 
 def _initialize(module: nn.Module) -> None:
-    """As in DCGAN (Radford et al., ICLR 2016)."""
+    """Initialize weights as in DCGAN (Radford et al., ICLR 2016)."""
     if isinstance(module, nn.Conv2d | nn.ConvTranspose2d | nn.Linear):
         nn.init.normal_(module.weight, 0.0, 0.02)
     elif isinstance(module, nn.BatchNorm2d):

@@ -1,1 +1,1 @@
-"""Pixels and labels in: sources, protocols (splits), augmentation, batches."""
+"""Reading pixels and labels: sources, protocols (splits), augmentation, batches."""

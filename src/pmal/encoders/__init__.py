@@ -1,4 +1,4 @@
-"""Image -> embedding z. Every encoder is a module with `num_features` and `forward(images) -> z`."""
+"""Encoders: image -> embedding z. Each is a module with `num_features` and `forward(images) -> z`."""
 
 # Importing a module registers its encoders.
 from pmal.encoders import oscri, precomputed, resnet, small, wide_resnet

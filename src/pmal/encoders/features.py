@@ -1,6 +1,6 @@
-"""Features of images by a frozen network: computed once for each image, kept by the digest of its content.
+"""Features of images by a frozen network, computed once for each image and cached by its content's digest.
 
-A run needs them instead of pixels, so that images are decoded a block at a time and forgotten.
+A run needs them instead of pixels, so images are decoded one block at a time and not kept.
 
 N images, D features.
 """
@@ -27,15 +27,15 @@ from pmal.data.samples import BadImage, EncodedStore, Pixels, Samples
 from pmal.encoders.pretrained import Backbone, backbone_digest
 
 BLOCK = {"cpu": 32, "cuda": 256}
-"""Images that are decoded and embedded at a time."""
+"""Images decoded and embedded at a time, by device."""
 
 Digest = bytes
 Read = Pixels | str
-"""Pixels of an image, or why it cannot be read."""
+"""Pixels of an image, or the reason why it cannot be read."""
 
 
 class FeatureImages(ResidentImages):
-    """Features (N, D, 1, 1) in the place of images; which ones they are is said by the images' content."""
+    """Features (N, D, 1, 1) in place of images; the digest is that of the images' content."""
 
     def __init__(self, features_ND: Tensor, origin: str, device: torch.device) -> None:
         super().__init__(features_ND[:, :, None, None], device)
@@ -46,7 +46,7 @@ class FeatureCache:
     """Features by the digest of their image, in memory and in a file."""
 
     def __init__(self, backbone: Backbone, path: Path, session: Session, *, write: bool) -> None:
-        """write: keep what is new in the file, too."""
+        """Load what the file has of this backbone; with `write`, new features are saved there too."""
         self.path, self.session, self.write = path, session, write
         self.origin = backbone_digest(backbone)
         self._row_of: dict[Digest, int] = {}
@@ -66,14 +66,14 @@ class FeatureCache:
         return digest in self._row_of
 
     def features(self, digests: Sequence[Digest]) -> Tensor:
-        """Return the features (N, D) of these images, all of which must be known."""
+        """Return the features (N, D) of these images, all of which must be in the cache."""
         return self._features_MD[torch.tensor([self._row_of[digest] for digest in digests], dtype=torch.long)]
 
     def make_room(self, count: int) -> None:
-        """Reserve memory for so many new images.
+        """Reserve memory for `count` new images.
 
-        Rows that are kept for good must not lie between blocks of pixels that are forgotten: the allocator
-        could not give the memory of these back, and a run would grow by the size of its pixels.
+        Rows that stay must not be allocated between blocks of pixels that are freed: the allocator could not
+        return the memory of those blocks, and a run would grow by the size of its pixels.
         """
         needed = len(self) + count
         if needed > len(self._features_MD):
@@ -82,18 +82,18 @@ class FeatureCache:
             self._features_MD = grown_MD
 
     def add(self, digests: Sequence[Digest], features_BD: Tensor) -> None:
-        """Keep them; they are written from time to time, so that a killed process loses little."""
+        """Add features; the file is saved from time to time, so that a killed process loses little."""
         new = {digest: b for b, digest in enumerate(digests) if digest not in self}
         self.make_room(len(new))
         first = len(self)
         self._features_MD[first : first + len(new)] = features_BD[[*new.values()]]
         self._row_of |= {digest: first + place for place, digest in enumerate(new)}
-        alone = self.session.ranks.size == 1  # several processes write what they have together
+        alone = self.session.ranks.size == 1  # several processes save together, at the end
         if alone and time.monotonic() - self._saved_at >= self.session.resources.checkpoint_seconds:
             self.save()
 
     def save(self) -> None:
-        """Write all that is known, unless it was."""
+        """Write all features to the file, unless nothing is new."""
         if not self.write or len(self) == self._saved:
             return
         digests = np.frombuffer(b"".join(self._row_of), np.uint8).reshape(len(self), -1)
@@ -105,9 +105,17 @@ class FeatureCache:
 def open_features(
     name: str, samples: Samples, backbone: Backbone, cache: FeatureCache, session: Session
 ) -> Part:
-    """Return a part whose images are features. Unreadable ones are set aside; too many are an error.
+    """Return a part whose images are features. Several processes share the work and get all results.
 
-    Several processes share the work, and each gets all that came out.
+    Args:
+        name: the part, as shown to the user.
+        samples: its images.
+        backbone: the frozen network.
+        cache: features that are known already; new ones are added.
+        session: device, display and processes.
+
+    Raises:
+        DataError: too many images are unreadable. A few are only set aside.
     """
     ranks = session.ranks
     own = samples.at(np.arange(len(samples))[ranks.share(len(samples))])
@@ -131,7 +139,7 @@ def open_features(
 def _embed_missing(
     samples: Samples, backbone: Backbone, cache: FeatureCache, advance: Advance
 ) -> tuple[list[Digest], list[BadSample]]:
-    """Return the digests of the readable samples, all of which are in the cache then, and the others."""
+    """Return the digests of the readable samples, now all in the cache, and the unreadable samples."""
     reasons: dict[int, str] = {}
     digests = _digests(samples, reasons)
     missing, seen = [], set[Digest]()
@@ -148,7 +156,7 @@ def _embed_missing(
             features_BD = _embed(backbone, np.stack([*found.values()]))
             cache.add([digest for p in found if (digest := digests[p]) is not None], features_BD)
         advance(len(positions))
-    for position, digest in enumerate(digests):  # the same bytes as one that could not be read
+    for position, digest in enumerate(digests):  # the same bytes as an image that could not be read
         if digest is not None and digest not in cache and position not in reasons:
             first = digests.index(digest)
             reasons[position] = reasons[first]
@@ -168,7 +176,7 @@ def _embed(backbone: Backbone, pixels_BHWC: Pixels) -> Tensor:
 def _decoded(
     samples: Samples, positions: Sequence[int], backbone: Backbone
 ) -> Iterator[tuple[Sequence[int], list[Read]]]:
-    """Yield blocks of positions and what was read there; the next block is read meanwhile."""
+    """Yield blocks of positions and what was read there; meanwhile the next block is read."""
     read = fitting_reader(samples, backbone.image_size, 3)
     size = BLOCK[next(backbone.parameters()).device.type]
 
@@ -191,7 +199,7 @@ def _decoded(
 
 
 def _digests(samples: Samples, reasons: dict[int, str]) -> list[Digest | None]:
-    """Return the digest of every sample's content; None, and a reason, where there is nothing to read."""
+    """Return the digest of every sample's content; None, and a reason, if it cannot be read."""
 
     def digest(position: int) -> Digest | str:
         try:

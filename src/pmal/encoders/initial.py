@@ -1,4 +1,4 @@
-"""First weights of an encoder that is trained, from a file instead of the random generator."""
+"""Initial weights of a trained encoder, from a file instead of the random generator."""
 
 from pathlib import Path
 
@@ -12,10 +12,10 @@ HEAD = "head."
 
 
 def load_initial(encoder: nn.Module, file: Path) -> None:
-    """Put the tensors of a .safetensors file into an encoder, after names and shapes were compared.
+    """Load the tensors of a .safetensors file into an encoder, after comparing names and shapes.
 
-    The names are those of the encoder. Of a whole classifier, as a run keeps it in classifiers/0, the encoder
-    is taken and the rest left. A projection keeps its own first weights, unless the file has it, too.
+    The names are those of the encoder. Of a whole classifier, as a run stores in classifiers/0, only the
+    encoder is loaded. A projection keeps its random initial weights unless the file has it, too.
 
     Raises:
         DataError: the file cannot be read, or has the weights of another network.

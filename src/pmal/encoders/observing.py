@@ -1,7 +1,7 @@
-"""What the layers of an encoder see of an image: statistics of their inputs, taken while it is embedded.
+"""Statistics of the inputs of an encoder's layers, taken while an image is embedded.
 
-An image that is far from everything may still point in a known direction at the last layer. The early layers
-tell it apart: how strong each channel is on average, and how much it varies over the image.
+An image that is far from all training images may still point in a known direction at the last layer. Early
+layers distinguish it by how strong each channel is on average, and how much it varies over the image.
 
 B images, C channels, F = 2 C statistics of a layer.
 """
@@ -19,19 +19,21 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from pmal.data.samples import evenly
 
 MOST_LAYERS = 16
-"""Layers that are observed, evenly spaced where there are more: what is stored stays small."""
+"""Largest number of observed layers, evenly spaced if there are more: this keeps what is stored small."""
 MOST_CHANNELS = 128
-"""Channels of a layer that are observed, every second or third where there are more."""
+"""Largest number of observed channels of a layer, every second or third if there are more."""
 MOST_SIDE = 8
-"""Rows and columns of a map that are looked at, evenly spaced where there are more: to read all of a large
-map would take as long as a layer does."""
+"""Largest number of rows and columns read of a map, evenly spaced if there are more.
+
+To read all of a large map would take as long as a layer.
+"""
 _NORMS = (_BatchNorm, nn.LayerNorm, nn.GroupNorm)
 
 
 def observed_layers(encoder: nn.Module) -> dict[str, nn.Module]:
-    """Return the layers whose inputs are observed, by name: those that normalize.
+    """Return the observed layers by name: those that normalize.
 
-    Where an encoder has none, its convolutions and linear layers.
+    If an encoder has none, these are its convolutions and linear layers.
     """
     layers = list((_layers(encoder, _NORMS) or _layers(encoder, (nn.Conv2d, nn.Linear))).items())
     return dict(layers[i] for i in evenly(len(layers), MOST_LAYERS).tolist())
@@ -40,12 +42,12 @@ def observed_layers(encoder: nn.Module) -> dict[str, nn.Module]:
 def channel_statistics(x: Tensor) -> Tensor:
     """Return the mean and the deviation of each channel over the positions of an image, (B, F).
 
-    Maps are (B, C, H, W), tokens (B, N, C). A vector (B, C) has no positions: its values alone come back.
+    Maps are (B, C, H, W), tokens (B, N, C). A vector (B, C) has no positions: its values are returned.
 
     >>> channel_statistics(torch.tensor([[[[0.0, 2.0]], [[3.0, 3.0]]]]))
     tensor([[1., 3., 1., 0.]])
     """
-    # Steps and no lists of positions: these would have to be brought to a GPU, which no graph can capture.
+    # Steps, not lists of positions: lists would be copied to the GPU, which no graph can capture.
     if x.ndim == 2:
         return x[:, :: _step(x.shape[1], MOST_CHANNELS)].float()
     positions: tuple[int, ...]
@@ -55,16 +57,16 @@ def channel_statistics(x: Tensor) -> Tensor:
         down, across = (_step(side, MOST_SIDE) for side in x.shape[2:4])
         x = x[:, :: _step(x.shape[1], MOST_CHANNELS), ::down, ::across].float()
         positions = tuple(range(2, x.ndim))
-    # Not var_mean, which takes five times as long where channels are innermost.
+    # Not var_mean, which takes five times as long if channels are innermost.
     mean_BC = x.mean(positions, keepdim=True)
     variance_BC = (x - mean_BC).square().mean(positions)
     return torch.cat([mean_BC.flatten(1), variance_BC.sqrt()], dim=1)
 
 
 class Observer:
-    """Looks at the inputs of some layers of an encoder, where it is asked to.
+    """Observes the inputs of some layers of an encoder, inside `looking`.
 
-    Several threads may use the encoder at the same time: each sees its own images alone.
+    Several threads may use the encoder at the same time: each sees only its own images.
     """
 
     def __init__(self, encoder: nn.Module) -> None:
@@ -76,7 +78,7 @@ class Observer:
 
     @contextmanager
     def looking(self) -> Iterator[dict[str, Tensor]]:
-        """Inside the block, the statistics of every layer that runs come into what is given, by name."""
+        """Yield a dictionary that collects the statistics of every layer that runs inside the block."""
         thread = threading.get_ident()
         self._found[thread] = {}
         try:
@@ -95,7 +97,7 @@ def _layers(encoder: nn.Module, kinds: tuple[type[nn.Module], ...]) -> dict[str,
 
 
 def _step(count: int, most: int) -> int:
-    """Return every how many-th to take, so that there are so many at most.
+    """Return the smallest step that takes at most `most` of `count` items.
 
     >>> _step(7, 8), _step(256, 128), _step(14, 8)
     (1, 2, 2)

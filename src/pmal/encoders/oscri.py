@@ -13,15 +13,18 @@ WIDTHS = (64, 64, 128, 128, 128, 128, 128, 128, 128)
 def oscri(in_channels: int, image_size: int | None, dropout: float = 0.0) -> FeatureAdapter:
     """Return nine 3x3 convolutions: 128 features, 999,104 parameters at three channels; any image size.
 
-    dropout: the share of channels that is left out before each group of three convolutions. The paper's
-    network has 0.2.
+    Args:
+        in_channels: channels of an image.
+        image_size: not used.
+        dropout: share of the channels dropped before each group of three convolutions; 0.2 in the paper's
+            network.
     """
     check_dropout("oscri", dropout)
     layers: list[nn.Module] = []
     channels = in_channels
     for i, width in enumerate(WIDTHS):
-        # Also where it does nothing: weights are named by the positions of their layers. Dropout2d leaves out
-        # whole channels: gray input would become blank images.
+        # Also at rate 0: weights are named by the positions of their layers. Dropout2d drops whole channels:
+        # gray input would become blank images.
         if i % 3 == 0 and channels > 1:
             layers.append(nn.Dropout2d(dropout))
         stride = 2 if i % 3 == 2 else 1
@@ -34,7 +37,7 @@ def oscri(in_channels: int, image_size: int | None, dropout: float = 0.0) -> Fea
 
 
 def _initialize(module: nn.Module) -> None:
-    """As in the public code of ARPL, whose splits and figures this backbone is compared on."""
+    """Initialize as in the public code of ARPL, whose splits and figures use this backbone."""
     if isinstance(module, nn.Conv2d):
         nn.init.normal_(module.weight, 0.0, 0.05)
     elif isinstance(module, nn.BatchNorm2d):

@@ -1,4 +1,4 @@
-"""Embeddings of any other model in the place of images: one linear layer turns them into ours."""
+"""Embeddings of any other model in place of images: one linear layer maps them to ours."""
 
 from torch import Tensor, nn
 
@@ -10,7 +10,7 @@ PRECOMPUTED = "precomputed"
 
 
 class LinearMap(Encoder):
-    """Vectors (B, D, 1, 1), images of one pixel, to embeddings (B, `num_features`)."""
+    """A linear map from vectors (B, D, 1, 1), images of one pixel, to embeddings (B, `num_features`)."""
 
     def __init__(self, in_features: int, num_features: int) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class LinearMap(Encoder):
 
 @register_encoder(PRECOMPUTED, any_input=True)
 def precomputed(in_channels: int, image_size: int | None, width: int = 512) -> LinearMap:
-    """At most `width` features, and never more than the vectors have numbers."""
+    """Return a linear map to at most `width` features, and never to more than the vectors have numbers."""
     if image_size not in (None, 1):
         raise UsageError(
             f"encoder 'precomputed' takes embeddings, not images of {image_size} px: choose oscri or small, "

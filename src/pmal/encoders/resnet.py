@@ -1,4 +1,4 @@
-"""ResNet-18 and ResNet-50 (He et al., CVPR 2016), with the stem of ImageNet or one for small images.
+"""ResNet-18 and ResNet-50 (He et al., CVPR 2016), with the ImageNet stem or one for small images.
 
 As in torchvision, a bottleneck has its stride in the 3x3 convolution.
 """
@@ -10,29 +10,41 @@ from pmal.encoders.registry import register_encoder
 from pmal.errors import unknown_name
 
 LARGEST_SMALL_IMAGE = 64
-"""Up to this size the ImageNet stem, which divides the resolution by 4, leaves too few pixels."""
+"""Images up to this size get the small stem: ImageNet's divides the resolution by 4."""
 
 
 @register_encoder("resnet18")
 def resnet18(in_channels: int, image_size: int | None, stem: str = "auto") -> FeatureAdapter:
-    """512 features; 11,176,512 parameters with the ImageNet stem."""
+    """Return a ResNet-18: 512 features; 11,176,512 parameters with the ImageNet stem.
+
+    Args:
+        in_channels: channels of an image.
+        image_size: side of an image; decides the stem `auto`.
+        stem: imagenet, small, or auto: small for images up to 64 px.
+    """
     return _resnet(in_channels, image_size, stem, blocks=(2, 2, 2, 2), bottleneck=False)
 
 
 @register_encoder("resnet50")
 def resnet50(in_channels: int, image_size: int | None, stem: str = "auto") -> FeatureAdapter:
-    """2048 features; 23,508,032 parameters with the ImageNet stem."""
+    """Return a ResNet-50: 2048 features; 23,508,032 parameters with the ImageNet stem.
+
+    Args:
+        in_channels: channels of an image.
+        image_size: side of an image; decides the stem `auto`.
+        stem: imagenet, small, or auto: small for images up to 64 px.
+    """
     return _resnet(in_channels, image_size, stem, blocks=(3, 4, 6, 3), bottleneck=True)
 
 
 def he_initialize(module: nn.Module) -> None:
-    """Keeps the variance of gradients through rectified layers (He et al., ICCV 2015)."""
+    """Initialize convolutions to keep the variance of gradients through ReLUs (He et al., ICCV 2015)."""
     if isinstance(module, nn.Conv2d):
         nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
 
 class ResidualBlock(nn.Module):
-    """relu(branch(x) + shortcut(x)); the shortcut is a projection where the shape changes."""
+    """relu(branch(x) + shortcut(x)); the shortcut is a projection if the shape changes."""
 
     def __init__(self, channels: int, width: int, stride: int, bottleneck: bool) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A four-layer encoder that a CPU trains on 28-px images in seconds: what the embedded sample runs on."""
+"""A four-layer encoder that a CPU trains on 28-px images in seconds, used for the embedded sample."""
 
 from torch import nn
 
@@ -7,12 +7,12 @@ from pmal.encoders.registry import register_encoder
 from pmal.encoders.resnet import he_initialize
 
 LAYERS = ((32, 2), (64, 2), (96, 1), (128, 1))
-"""Output channels and stride. Strides come first: full resolution costs time, and digits do not need it."""
+"""Output channels and stride. Strides come first: full resolution is slow, and digits do not need it."""
 
 
 @register_encoder("small")
 def small(in_channels: int, image_size: int | None) -> FeatureAdapter:
-    """Four 3x3 convolutions with batch norm and ReLU, 128 features; any image size."""
+    """Return four 3x3 convolutions with batch norm and ReLU: 128 features, any image size."""
     layers: list[nn.Module] = []
     channels = in_channels
     for width, stride in LAYERS:

@@ -12,7 +12,15 @@ from pmal.errors import UsageError
 def wide_resnet(
     in_channels: int, image_size: int | None, depth: int = 40, width: int = 4, dropout: float = 0.0
 ) -> FeatureAdapter:
-    """64 x width features; WRN-40-4 has 256 and 8,946,640 parameters at three channels."""
+    """Return a wide ResNet: 64 x width features; WRN-40-4 has 256 and 8,946,640 parameters at three channels.
+
+    Args:
+        in_channels: channels of an image.
+        image_size: not used.
+        depth: number of layers, 6 n + 4.
+        width: factor on the number of channels.
+        dropout: share of the activations dropped inside each block.
+    """
     _check(depth, width, dropout)
     layers: list[nn.Module] = [nn.Conv2d(in_channels, 16, 3, padding=1, bias=False)]
     channels = 16
@@ -28,7 +36,7 @@ def wide_resnet(
 
 
 class PreActivationBlock(nn.Module):
-    """x + branch(act(x)); where the shape changes, the shortcut is a projection of act(x) instead of x."""
+    """x + branch(act(x)); if the shape changes, the shortcut is a projection of act(x) instead of x."""
 
     def __init__(self, channels: int, width: int, stride: int, dropout: float) -> None:
         super().__init__()

@@ -19,31 +19,32 @@ from pmal.ensemble.heads import LinearHead
 from pmal.ensemble.job import Job
 
 FOLDER = "embeddings"
-"""Of a run."""
+"""Folder of the embeddings in a run."""
 CPU = torch.device("cpu")
 CPU_BATCH = 64
-"""Images at a time. On a CPU the maps of more do not stay in its cache: oscri is a fifth slower with 512."""
+"""Images per batch. The maps of larger batches do not fit a CPU's cache: oscri is a fifth slower at 512."""
 GPU_BATCH, GPU_PIXELS = 2048, 2**24
-"""Images at a time and pixels of a channel, at most: enough to fill the device, and maps of a few GB."""
+"""Images per batch and pixels of a channel, at most: enough to fill the device, and maps of a few GB."""
 
 
 @dataclass(frozen=True)
 class EmbeddedSet:
-    """What one classifier makes of the training set: a space in which prototypes are mined."""
+    """The training set embedded by one classifier: a space in which prototypes are mined."""
 
     z_ND: torch.Tensor
     weight_KD: torch.Tensor
     bias_K: torch.Tensor
     fresh: bool
-    """Embedded now: what was mined from older embeddings no longer holds."""
+    """Whether it was embedded now: what was mined from older embeddings is then outdated."""
 
     @property
     def space(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return embeddings, class weights and biases."""
         return self.z_ND, self.weight_KD, self.bias_K
 
     @property
     def logits(self) -> torch.Tensor:
-        """(N, K)"""
+        """Return the logits, (N, K)."""
         return self.z_ND @ self.weight_KD.T + self.bias_K
 
 
@@ -57,11 +58,19 @@ def embed_images(
     to: torch.device = CPU,
     embed: Callable[[torch.Tensor], tuple[torch.Tensor, ...]] | None = None,
 ) -> tuple[torch.Tensor, ...]:
-    """z_ND and logits_NK in float32, on the CPU where nothing else is asked for.
+    """Return z_ND and logits_NK in float32.
 
-    Full precision on every device: scores are compared by rank, and fewer bits would make ties of them.
-    Several processes share the batches, which stay the same ones, and each gets all that came out.
-    embed: what to compute of a batch instead; as many tensors come back as it gives.
+    Full precision on every device: scores are compared by rank, and fewer bits would create ties. Several
+    processes share the batches, which stay the same, and each gets all results.
+
+    Args:
+        model: the classifier; it is set to evaluation mode.
+        images: the images to embed.
+        batch_size: images per batch; by default `batch_for` chooses it.
+        advance: called with the number of images that were just embedded.
+        ranks: the processes that share the batches.
+        to: the device of the results.
+        embed: computes other tensors of a batch instead; as many are returned.
     """
     model.eval()
     embed = embed or model.embed
@@ -74,7 +83,7 @@ def embed_images(
             outputs.append(tuple(_plain(tensor, to) for tensor in embed(batch)))
             if report:
                 report(len(batch))
-        if not outputs:  # a process without a share takes part in what follows all the same
+        if not outputs:  # a process without a share takes part in the exchange all the same
             size = (1, spec.channels, spec.image_size, spec.image_size)
             blank = torch.zeros(size, dtype=spec.dtype, device=model.mean.device)
             outputs.append(tuple(_plain(tensor, to)[:0] for tensor in embed(blank)))
@@ -88,14 +97,14 @@ def _plain(tensor: torch.Tensor, to: torch.device) -> torch.Tensor:
 
 
 def batch_for(model: Classifier) -> int:
-    """Images that go through the network at a time."""
+    """Return how many images to embed at a time."""
     if model.mean.device.type == "cpu":
         return CPU_BATCH
     return max(1, min(GPU_BATCH, GPU_PIXELS // model.spec.image_size**2))
 
 
 def embed_training_set(classifiers: Sequence[Classifier], job: Job) -> list[EmbeddedSet]:
-    """Return one space per classifier; those on disk already, of these weights and images, are loaded."""
+    """Return one space per classifier; stored embeddings of these weights and images are loaded."""
     folder, train, session = job.folder / FOLDER, job.train, job.session
     return [
         _load(folder / str(index), model, train, session.ranks)
@@ -105,7 +114,7 @@ def embed_training_set(classifiers: Sequence[Classifier], job: Job) -> list[Embe
 
 
 def stored_embeddings(classifiers: Sequence[Classifier], job: Job) -> list[EmbeddedSet] | None:
-    """Return those on disk, or None if not all are there and of these weights and images."""
+    """Return the stored embeddings, or None if some are missing or of other weights or images."""
     folder, ranks = job.folder / FOLDER, job.session.ranks
     found = [_load(folder / str(u), model, job.train, ranks) for u, model in enumerate(classifiers)]
     there = [one for one in found if one is not None]
@@ -125,7 +134,7 @@ def _embed(path: Path, model: Classifier, train: Part, session: Session) -> Embe
     with session.display.stage(f"embedding {path.name}", len(train.samples), "images") as advance:
         z_ND, _ = embed_images(model, train.images, advance=advance, ranks=session.ranks)
     head = model.head
-    assert isinstance(head, LinearHead)  # what pmal compares are spaces of linear classifiers
+    assert isinstance(head, LinearHead)  # pmal compares spaces of linear classifiers
     bias = head.bias if head.bias is not None else torch.zeros(len(head.weight))
     weight_KD, bias_K = head.weight.detach().cpu(), bias.detach().cpu()
     tensors = {"z": z_ND, "weight": weight_KD, "bias": bias_K}
@@ -134,7 +143,7 @@ def _embed(path: Path, model: Classifier, train: Part, session: Session) -> Embe
 
 
 def _origin(model: Classifier, train: Part) -> dict[str, str]:
-    """What an embedding belongs to: these weights, and these images."""
+    """Return digests of what an embedding belongs to: these weights, and these images."""
     weights = hashlib.sha256()
     for tensor in model.state_dict().values():
         weights.update(tensor.detach().cpu().contiguous().numpy().tobytes())

@@ -1,4 +1,4 @@
-"""How long a run takes on a CPU, told before it starts."""
+"""The expected time of a run on a CPU, shown before it starts."""
 
 import time
 from collections.abc import Callable
@@ -21,16 +21,16 @@ from pmal.ensemble.heads import first_head
 from pmal.ensemble.inputs import Inputs
 
 WORTH_SAYING, LONG = 60.0, 600.0
-"""Seconds from which on an estimate is printed, and from which on it is a warning with what takes less."""
+"""Seconds from which an estimate is printed, and from which it is a warning that names faster settings."""
 IMAGES = 16
-"""Images that are timed: enough to fill the cores, few enough for the largest networks."""
+"""Images in the timing: enough to fill the cores, few enough for the largest networks."""
 
 Clock = Callable[[], float]
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a run does: images that a frozen network embeds, and images that go through a training step."""
+    """The work of a run: images that a frozen network embeds, and images that pass a training step."""
 
     embedded: float
     trained: float
@@ -39,9 +39,17 @@ class Work:
 def forecast(
     config: RunConfig, task: Task, inputs: Inputs, passes: float, out: Path, session: Session
 ) -> str:
-    """Return one line about how long a new run takes; empty where it is short or goes on, and on a GPU.
+    """Return one line about the time of a new run; empty if it is short or resumed, and on a GPU.
 
-    A step on a GPU is compiled and captured, which takes longer than the estimate is worth.
+    A step on a GPU is compiled and captured, which costs more time than the estimate is worth.
+
+    Args:
+        config: the settings of the run.
+        task: its images.
+        inputs: how images become batches.
+        passes: passes per training image.
+        out: the run's folder.
+        session: device and display.
     """
     unheard = isinstance(session.display, Silent)
     if unheard or session.device.type != "cpu" or (out / "classifiers").exists():
@@ -54,10 +62,14 @@ def forecast(
 
 
 def work_of(task: Task, passes: float, frozen: bool, finetuning: float = 0.0) -> Work:
-    """Return the work of a run with so many passes per training image; folds are trainings of their own.
+    """Return the work of a run. Each fold is a separate training.
 
-    finetuning: what it costs per training image, in forward passes. The run is then measured without it too,
-        so that all images are embedded and trained on twice.
+    Args:
+        task: the images of the run.
+        passes: passes per training image.
+        frozen: whether a frozen network embeds the images.
+        finetuning: cost of fine-tuning per training image, in forward passes. The run is then also measured
+            without it, so that all images are embedded and trained on twice.
     """
     folds = task.folds * (1 - 1 / task.folds) if task.folds else 0.0
     parts = [part for part in (task.train, task.held_out, task.test, task.unknown) if part is not None]
@@ -73,7 +85,7 @@ def seconds_needed(
     backbone: Backbone | None,
     clock: Clock = time.perf_counter,
 ) -> float:
-    """Return how long the work takes on this CPU, from the time of a few blank images."""
+    """Return the seconds that the work takes on this CPU, estimated from the time of a few blank images."""
     shape = (spec.channels, spec.image_size, spec.image_size)
     images = torch.zeros(IMAGES, *shape, dtype=spec.dtype)
     step = trial_step(spec, config)
@@ -85,7 +97,7 @@ def seconds_needed(
 
 
 def describe_time(seconds: float, encoder: str, frozen: bool, finetuned: bool = False) -> str:
-    """Return one line about a run that takes so long; empty where it is short.
+    """Return one line about the time of a run; empty if it is short.
 
     >>> describe_time(42, "small", frozen=False), describe_time(150, "small", frozen=False)
     ('', 'about 2 min 30 s on this CPU')

@@ -1,4 +1,4 @@
-"""What the networks of a run are fed with: pixels, or the features that a frozen network makes of them."""
+"""The inputs of a run's networks: pixels, or the features that a frozen network computes from them."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,9 +19,9 @@ from pmal.ensemble.heads import HeadConfig
 PRETRAINED = "pretrained"
 """Option of the encoders of other libraries, which are untrained without it."""
 BACKBONE, FEATURES = "backbone", "features"
-"""Files of a run: the frozen network, and what it made of the images."""
+"""Files of a run: the frozen network, and its features of the images."""
 FINETUNED, FINETUNED_FEATURES = "finetuned", "finetuned-features"
-"""The same of the network after fine-tuning."""
+"""The same files of the fine-tuned network."""
 
 
 @dataclass(frozen=True)
@@ -30,29 +30,29 @@ class Inputs:
 
     size: int
     channels: int
-    """Of what the networks see: an image, or features as one pixel of many channels."""
+    """Channels that the networks see: those of an image, or features as one pixel of many channels."""
     backbone: Backbone | None = None
     cache: FeatureCache | None = None
 
     def open(self, name: str, samples: Samples, session: Session) -> Part:
-        """Decode or embed every image of a part."""
+        """Return a part with every image decoded or embedded."""
         if self.backbone is None or self.cache is None:
             return open_part(name, samples, (self.size, self.channels), session)
         return open_features(name, samples, self.backbone, self.cache, session)
 
     def open_parts(self, task: Task, session: Session) -> dict[str, Part]:
-        """The parts of a task by name: train, held out, test and unknown, where there are any."""
+        """Return the parts of a task that exist, by name: train, held out, test and unknown."""
         parts = {"train": task.train, "held out": task.held_out, "test": task.test, "unknown": task.unknown}
         return {name: self.open(name, part, session) for name, part in parts.items() if part is not None}
 
     def spec(self, encoder: EncoderConfig, class_names: tuple[str, ...], head: HeadConfig) -> ClassifierSpec:
-        """Return what the networks are built from; on features, one linear layer is the encoder."""
+        """Return what the networks are built from; on features, the encoder is one linear layer."""
         options = dict(encoder.options)
-        if is_pretrained(encoder.name):  # said of where the weights come from, not of the network
+        if is_pretrained(encoder.name):  # this option is about the weights' origin, not the network
             options.pop(PRETRAINED, None)
             encoder = replace(encoder, options=options)
         if self.backbone is not None:
-            # The file of weights was that of the backbone.
+            # The weights file was that of the backbone.
             encoder = replace(encoder, name=PRECOMPUTED, options=options, weights="")
         return ClassifierSpec(encoder, class_names, self.size, self.channels, head)
 
@@ -60,11 +60,15 @@ class Inputs:
 def run_inputs(
     config: RunConfig, shape: tuple[int, int], run: Path, session: Session, *, write: bool = False
 ) -> Inputs:
-    """Return what the networks of a run are fed with.
+    """Return the inputs of a run's networks.
 
-    shape: side and channels of its images, which a frozen network brings to a size of its own.
-    write: features that are new are kept in the run's folder; else it is only read. Whoever only reads gets
-        the fine-tuned network where the run has one; a run itself starts with the frozen one.
+    Args:
+        config: the settings of the run.
+        shape: side and channels of its images; a frozen network scales them to its own size.
+        run: the run's folder.
+        session: device and processes.
+        write: whether to save new features in the run's folder. Without it, the result uses the fine-tuned
+            network if the run has one; a run itself starts with the frozen one.
     """
     if not is_frozen(config.encoder):
         return Inputs(*shape)
@@ -77,7 +81,7 @@ def run_inputs(
 
 
 def finetuned_inputs(run: Path, session: Session, *, write: bool) -> Inputs:
-    """Return inputs by the fine-tuned network in the run's folder."""
+    """Return inputs of the fine-tuned network in the run's folder."""
     tensors, about = load_tensors(run / FINETUNED, session.ranks)
     backbone = rebuild_backbone(about["backbone"])
     backbone.load_state_dict(tensors)
@@ -87,7 +91,7 @@ def finetuned_inputs(run: Path, session: Session, *, write: bool) -> Inputs:
 
 
 def is_frozen(encoder: EncoderConfig) -> bool:
-    """Whether images go through a pretrained network that is not trained on.
+    """Return whether images pass a pretrained network that is not trained further.
 
     >>> is_frozen(EncoderConfig("efficientnet_lite0")), is_frozen(EncoderConfig("timm/resnet18"))
     (True, False)
@@ -97,7 +101,7 @@ def is_frozen(encoder: EncoderConfig) -> bool:
 
 
 def keep_backbone(inputs: Inputs, config: RunConfig, run: Path, session: Session) -> None:
-    """Write the frozen network into the run's folder, so that it goes on where the weights are not."""
+    """Save the frozen network in the run's folder, so the run works without the original weights."""
     if inputs.backbone is not None and _stored_backbone(config, run, session) is None:
         about = {"backbone": inputs.backbone.description(), "weights": config.encoder.weights}
         save_tensors(run / BACKBONE, inputs.backbone.state_dict(), about, session.ranks)
@@ -108,7 +112,7 @@ def _new_backbone(config: RunConfig) -> Backbone:
 
 
 def _stored_backbone(config: RunConfig, run: Path, session: Session) -> Backbone | None:
-    """Return the one in the run's folder, if it is the one that the settings name."""
+    """Return the backbone in the run's folder, if it is the one that the settings name."""
     if not has_tensors(run / BACKBONE, session.ranks):
         return None
     tensors, about = load_tensors(run / BACKBONE, session.ranks)

@@ -1,4 +1,4 @@
-"""What every stage that learns is handed: settings, training images, network, and where results are kept."""
+"""Arguments of every learning stage: settings, training images, network, and the folder of results."""
 
 import functools
 from dataclasses import dataclass, replace
@@ -20,21 +20,21 @@ class Job:
     config: RunConfig
     train: Part
     spec: ClassifierSpec
-    """What the networks are built from."""
+    """The description that the networks are built from."""
     flip: bool
     """Whether images may be mirrored."""
     folder: Path
-    """Where every stage keeps its results: what is there is loaded, not repeated."""
+    """The folder in which every stage stores its results: existing results are loaded, not repeated."""
     session: Session
 
     @functools.cached_property
     def data(self) -> TrainingSet:
-        """The training images as the loop takes them."""
+        """Return the training images as a set for the training loop."""
         return training_set(self.train, self.session)
 
     @property
     def method(self) -> Method:
-        """The method by its name in the settings."""
+        """Return the method that the settings name."""
         return METHODS[self.config.method]
 
     def on(self, train: Part, folder: Path) -> "Job":

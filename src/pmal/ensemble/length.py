@@ -1,4 +1,4 @@
-"""How long networks are trained: small sets need more epochs, because a network learns by steps."""
+"""The length of trainings: small sets need more epochs, because a network learns by steps."""
 
 import math
 from dataclasses import replace
@@ -7,14 +7,14 @@ from pmal.config import RunConfig
 from pmal.data.feeding.batches import steps_in_epoch
 
 FEW_STEPS = 100
-"""Fewer leave a network little better than its first weights."""
+"""With fewer steps, a network is little better than its initial weights."""
 
 
 def with_enough_steps(config: RunConfig, images: int) -> tuple[RunConfig, str]:
-    """Return the settings with as many epochs as a set of so many images needs, and one line about it.
+    """Return the settings with enough epochs for a set of this size, and one line about the change.
 
-    The line is empty where the epochs of the settings are enough. Settings without `training.min_steps`, as
-    where somebody asked for a number of epochs, stay as they are; too few steps are warned of.
+    The line is empty if the epochs of the settings are enough. Settings without `training.min_steps`, for
+    example after a user asked for a number of epochs, stay unchanged; too few steps give a warning.
 
     >>> from pmal.config import TrainingConfig
     >>> config, note = with_enough_steps(RunConfig(training=TrainingConfig(epochs=20, min_steps=100)), 480)

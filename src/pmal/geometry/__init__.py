@@ -1,4 +1,4 @@
-"""Pure functions on embeddings: the paper's distance, and what all distances together say of a sample."""
+"""Pure functions on embeddings: the paper's distance, and what all distances reveal about a sample."""
 
 from pmal.geometry.logits import centered_logits
 from pmal.geometry.robustness import TopologyDistance, topology_distance, topology_robustness

@@ -1,12 +1,12 @@
-"""The pair kernel for CPUs: differences, root and sums fused in tiles that stay in the cache, by numba.
+"""The pair kernel for CPUs: differences, root and sums fused by numba in tiles that stay in the cache.
 
-Coordinates lie as (tiles, chunks, CHUNK, TILE), so that the innermost loop runs over neighbors j and becomes
-vector instructions. Distances come from differences, never from a Gram matrix: subtraction and multiply-add
-run side by side, so it costs little, and close pairs keep their digits.
+Coordinates are stored as (tiles, chunks, CHUNK, TILE), so that the innermost loop runs over neighbors j and
+becomes vector instructions. Distances come from differences, never from a Gram matrix: subtraction and
+multiply-add run side by side, so it costs little, and close pairs keep their digits.
 
 d_ij is symmetric, so one tile serves its rows and its columns. In step s, tile t meets tile t + s (modulo
-their number): no two tasks of a step write to the same rows or to the same columns, which makes the result
-independent of the number of threads, to the last bit.
+their number): no two tasks of a step write to the same rows or to the same columns, so the result does not
+depend on the number of threads, to the last bit.
 """
 
 import math
@@ -23,9 +23,9 @@ from torch import Tensor
 
 from pmal.geometry.kernels import WHOLE, Advance, PairSums, Part, square_sums
 
-# Among the best measured on AVX-512, for 4 to 200 coordinates (neighbors differ little): the columns of a
-# chunk (4 KiB) and the squares of a group (16 KiB) share the first-level cache. A group is also how many
-# float32 terms a column adds up before they go over to float64.
+# Among the best measured on AVX-512, for 4 to 200 coordinates (similar sizes differ little): the columns of
+# a chunk (4 KiB) and the squares of a group (16 KiB) share the first-level cache. A column adds up the
+# float32 terms of one group before they are added in float64.
 TILE = 256
 GROUP = 16
 CHUNK = 4
@@ -57,7 +57,7 @@ def _add_squares(rows: Floats, columns: Floats, start: int, out: Floats) -> None
 
 @_jit()
 def _squares(rows: Floats, columns: Floats, start: int, out: Floats) -> None:
-    """Squared distances of GROUP rows, from `start` on, to all columns of a tile."""
+    """Write the squared distances of GROUP rows, from `start` on, to all columns of a tile."""
     out[:] = 0
     for chunk in range(rows.shape[0]):
         _add_squares(rows[chunk], columns[chunk], start, out)
@@ -65,7 +65,7 @@ def _squares(rows: Floats, columns: Floats, start: int, out: Floats) -> None:
 
 @_jit()
 def _squared_gap(square_a: float, square_b: float) -> float:
-    """(d_a - d_b)^2. Not to be reassociated with a sum around it, which would lose its small digits."""
+    """Return (d_a - d_b)^2. Reassociation with a sum around it would lose its small digits."""
     root = math.sqrt(square_a * square_b)
     return (square_a + square_b) - (root + root)
 
@@ -74,7 +74,7 @@ def _squared_gap(square_a: float, square_b: float) -> float:
 def _gap_tiles(
     a: Floats, b: Floats, sizes: Sizes, tiles: tuple[int, int], step: int, by_row: Floats, by_column: Floats
 ) -> None:
-    """The tiles of a range against those `step` further on."""
+    """Add the gaps of a range of tiles with the tiles `step` positions later."""
     square_a = np.empty((GROUP, TILE), np.float32)
     square_b = np.empty((GROUP, TILE), np.float32)
     column_part = np.empty(TILE, np.float32)
@@ -91,7 +91,7 @@ def _gap_tiles(
                     row_part += gap
                     column_part[j] += gap
                 by_row[tile, start + i] += row_part
-            if step:  # a tile against itself has every pair in its rows already
+            if step:  # a tile with itself has every pair in its rows already
                 for j in range(sizes[other]):
                     by_column[other, j] += column_part[j]
 
@@ -100,7 +100,7 @@ def _gap_tiles(
 def _weighted_gaps(
     a_rows: Floats, b_rows: Floats, weights: Floats, a: Floats, b: Floats, sizes: Sizes, out: Floats
 ) -> None:
-    """One tile of selected rows, with weights (2, rows), against all tiles, in float64."""
+    """Add the gaps of one tile of selected rows, with weights (2, rows), to all tiles, in float64."""
     square_a = np.empty((GROUP, TILE), np.float64)
     square_b = np.empty((GROUP, TILE), np.float64)
     for other in range(a.shape[0]):
@@ -119,7 +119,7 @@ def _weighted_gaps(
 def pair_sums(
     a_NR: Tensor, b_NR: Tensor, *, fast: bool, advance: Advance | None, part: Part = WHOLE
 ) -> PairSums:
-    """See `Kernel.pair_sums`. Float32 is the fast mode already: `fast` changes nothing."""
+    """Implement `Kernel.pair_sums`. Float32 is the fast mode already: `fast` changes nothing."""
     a_NR, b_NR = a_NR.float(), b_NR.float()
     a, b, sizes = _pack(a_NR), _pack(b_NR), _tile_sizes(len(a_NR))
     by_row, by_column = np.zeros((len(sizes), TILE)), np.zeros((len(sizes), TILE))
@@ -138,7 +138,7 @@ def pair_sums(
 
 
 def squared_gaps(a_NR: Tensor, b_NR: Tensor, rows: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
-    """See `Kernel.squared_gaps`."""
+    """Implement `Kernel.squared_gaps`."""
     a, b, sizes = _pack(a_NR), _pack(b_NR), _tile_sizes(len(a_NR))
     a_rows, b_rows = _pack(a_NR[rows]), _pack(b_NR[rows])
     weights = torch.stack([alpha, beta]).numpy()
@@ -156,7 +156,7 @@ def squared_gaps(a_NR: Tensor, b_NR: Tensor, rows: Tensor, alpha: Tensor, beta: 
 
 
 def _steps(tiles: int) -> list[tuple[int, int]]:
-    """(step, number of tiles that take it) such that any two tiles meet exactly once.
+    """Return pairs (step, number of tiles that take it) such that any two tiles meet exactly once.
 
     >>> _steps(5), _steps(4)
     ([(0, 5), (1, 5), (2, 5)], [(0, 4), (1, 4), (2, 2)])
@@ -166,7 +166,7 @@ def _steps(tiles: int) -> list[tuple[int, int]]:
 
 
 def _steps_of(part: Part, tiles: int) -> Iterator[tuple[int, range]]:
-    """(step, the tiles that take it) of one part; the parts have equally many of all meetings, or one more.
+    """Yield pairs (step, tiles that take it) of one part; all parts have equally many meetings up to one.
 
     >>> [list(_steps_of((index, 2), tiles=4)) for index in range(2)]
     [[(0, range(0, 4)), (1, range(0, 1))], [(1, range(1, 4)), (2, range(0, 2))]]
@@ -182,14 +182,14 @@ def _steps_of(part: Part, tiles: int) -> Iterator[tuple[int, range]]:
 
 
 def _share(pool: Executor, work: Callable[[int, int], None], whole: range) -> None:
-    """Run work(first, last) over equal parts of a range, one per thread. Raises what the work raises."""
+    """Run work(first, last) over equal parts of a range, one per thread. Raise what the work raises."""
     edges = np.linspace(whole.start, whole.stop, torch.get_num_threads() + 1).astype(int).tolist()
     for _ in pool.map(work, edges[:-1], edges[1:]):
         pass
 
 
 def _pack(y_NR: Tensor) -> Floats:
-    """(tiles, chunks, CHUNK, TILE), filled up with zeros."""
+    """Return coordinates as (tiles, chunks, CHUNK, TILE), padded with zeros."""
     n, width = y_NR.shape
     tiles, chunks = -(-n // TILE), -(-width // CHUNK)
     padded = y_NR.new_zeros(tiles * TILE, chunks * CHUNK)
@@ -199,5 +199,5 @@ def _pack(y_NR: Tensor) -> Floats:
 
 
 def _tile_sizes(n: int) -> Sizes:
-    """How many samples stand in each tile."""
+    """Return the number of samples in each tile."""
     return np.minimum(TILE, n - np.arange(0, n, TILE))

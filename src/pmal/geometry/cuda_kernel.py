@@ -1,18 +1,18 @@
 """The pair kernel for GPUs: distances, root and sums fused in registers, by Triton.
 
-Up to DIRECT_WIDTH coordinates, distances come from differences in float32. Beyond, from a Gram matrix on the
-matrix units: coordinates are scaled by a power of two and split into float16 numbers, high + low, 22 bits
-together; high x high + high x low + low x high is as accurate as float32, at a third of float16's speed.
-`fast` uses high alone: the 11 bits of TF32 at twice its speed. The squared lengths are those of the split
-numbers, so every distance is right for samples that are slightly off, the same way in all of their pairs.
+Up to DIRECT_WIDTH coordinates, distances come from differences in float32. Beyond, they come from a Gram
+matrix on the matrix units: coordinates are scaled by a power of two and split into float16 numbers, high +
+low, 22 bits together. high x high + high x low + low x high is as accurate as float32, at a third of
+float16's speed. `fast` uses high alone: the 11 bits of TF32 at twice its speed. The squared lengths are those
+of the split numbers, so every distance is exact for slightly moved samples, the same in all of their pairs.
 
-What bounds it: every distance serves two of the N x N pairs. It takes, for differences, 2 (R_a + R_b) float32
-instructions and about 15 for root, quotient and sums; through the Gram matrix, R_a + R_b multiply-adds in
-float16, three times that where exact. A tile of B x B distances reads 2 B (R_a + R_b)
-numbers, so bytes count for little.
+The cost per distance, which serves two of the N x N pairs: with differences, 2 (R_a + R_b) float32
+instructions and about 15 for root, quotient and sums; with the Gram matrix, R_a + R_b multiply-adds in
+float16, three times that if exact. A tile of B x B distances reads 2 B (R_a + R_b) numbers, so memory
+traffic matters little.
 
 A band of row blocks is one launch: neighboring programs share their columns, so those stay in the L2 cache.
-The sums of a tile go to float64 by atomic addition; their order varies, and with it the last bits.
+The sums of a tile are added in float64 by atomic addition. Their order varies, and with it the last bits.
 """
 
 import math
@@ -36,7 +36,7 @@ tl: Any = import_module("triton.language") if find_spec("triton") else None
 
 
 class Tiling(NamedTuple):
-    """What may be tuned."""
+    """Parameters to tune for a GPU."""
 
     block: int
     """Rows and columns of a tile."""
@@ -45,7 +45,7 @@ class Tiling(NamedTuple):
     warps: int
     stages: int
     band: int
-    """Row blocks of one launch, at least."""
+    """Smallest number of row blocks of one launch."""
 
 
 # Measured best on an H200.
@@ -76,12 +76,12 @@ def _add_gaps(
     BLOCK: "tl.constexpr",
 ) -> None:
     """Add (d_a - d_b)^2 of a tile to its rows, and to its columns unless they are the rows."""
-    # (d_a - d_b)^2 without taking large numbers from each other: where many coordinates make all distances
-    # alike, s_a + s_b - 2 root would keep none of its digits. So the quick root and division do, too.
+    # (d_a - d_b)^2 without subtracting large numbers: if many coordinates make all distances similar,
+    # s_a + s_b - 2 root would keep no correct digit. For the same reason, quick root and division suffice.
     difference = square_a - square_b
     total = square_a + square_b + 2.0 * tl.sqrt(square_a * square_b)
     gap = difference * difference / tl.maximum(total, 1e-30)
-    if (column_block + 1) * BLOCK > n:  # columns never stand before rows, so only these can leave the matrix
+    if (column_block + 1) * BLOCK > n:  # columns never precede rows, so only they can leave the matrix
         gap = tl.where((rows < n)[:, None] & (columns < n)[None, :], gap, 0.0)
     tl.atomic_add(out + rows, tl.sum(gap, axis=1).to(tl.float64), sem="relaxed")
     if column_block > row_block:
@@ -92,7 +92,7 @@ def _add_gaps(
 def _direct_squares(
     y: "Any", stride: "Any", rows: "Any", columns: "Any", WIDTH: "tl.constexpr", BLOCK: "tl.constexpr"
 ) -> "Any":
-    """Squared distances from differences; y is (WIDTH, stride)."""
+    """Return squared distances computed from differences; y is (WIDTH, stride)."""
     squares = tl.zeros((BLOCK, BLOCK), tl.float32)
     for k in tl.static_range(WIDTH):
         left = tl.load(y + k * stride + rows)
@@ -114,7 +114,7 @@ def _gram_squares(
     BLOCK: "tl.constexpr",
     DEPTH: "tl.constexpr",
 ) -> "Any":
-    """Squared distances through inner products; high and low are (samples, WIDTH)."""
+    """Return squared distances computed from inner products; high and low are (samples, WIDTH)."""
     inner = tl.zeros((BLOCK, BLOCK), tl.float32)
     left_at = rows.to(tl.int64)[:, None] * WIDTH
     right_at = columns.to(tl.int64)[None, :] * WIDTH
@@ -189,12 +189,12 @@ def _gram_gaps(
 def pair_sums(
     a_NR: Tensor, b_NR: Tensor, *, fast: bool, advance: Advance | None, part: Part = WHOLE
 ) -> PairSums:
-    """See `Kernel.pair_sums`."""
+    """Implement `Kernel.pair_sums`."""
     with torch.cuda.device(a_NR.device) if a_NR.is_cuda else nullcontext():
         width = max(a_NR.shape[1], b_NR.shape[1])
         if width <= DIRECT_WIDTH:
             return _direct_sums(a_NR, b_NR, DIRECT, advance, part)
-        if width <= NARROW_WIDTH:  # bound by the root: the two other products cost nothing
+        if width <= NARROW_WIDTH:  # the root takes the time: the two other products cost nothing
             return _gram_sums(a_NR, b_NR, NARROW_GRAM, True, advance, part)
         return _gram_sums(a_NR, b_NR, FAST_GRAM if fast else EXACT_GRAM, not fast, advance, part)
 
@@ -235,17 +235,17 @@ class _Split(NamedTuple):
     high: Tensor
     low: Tensor
     lengths: Tensor
-    """Squared, float32, of scaled samples."""
+    """Squared lengths of the scaled samples, float32."""
     squares: Tensor
     """sum_j d_ij^2, float64, not scaled."""
 
 
 def _split(y_NR: Tensor, scale: float, tiling: Tiling, exact: bool) -> _Split:
-    """Coordinates as float16 high + low, padded to whole tiles, and the lengths of what they have become."""
+    """Return coordinates as float16 high + low, padded to whole tiles, and the lengths after rounding."""
     n, width = y_NR.shape
     shape = _round_up(n, tiling.block), _round_up(width, tiling.depth)
     high = torch.zeros(shape, dtype=torch.float16, device=y_NR.device)
-    low = torch.zeros_like(high) if exact else high  # where not exact, never read
+    low = torch.zeros_like(high) if exact else high  # never read unless exact
     parts = list(row_blocks(*shape, y_NR.device))
     for part in parts:
         scaled_BR = y_NR[part] * scale
@@ -266,9 +266,9 @@ def _split(y_NR: Tensor, scale: float, tiling: Tiling, exact: bool) -> _Split:
 def _bands(
     n: int, tiling: Tiling, advance: Advance | None, part: Part = WHOLE
 ) -> Iterator[tuple[int, int, range]]:
-    """(first row block, number of row blocks, column blocks) of every launch of a part.
+    """Yield (first row block, number of row blocks, column blocks) of every launch of a part.
 
-    A band of rows meets the columns from its own on, of which each part has its share.
+    A band of rows meets the columns from its own on; each part has its share of these.
     """
     blocks, first = -(-n // tiling.block), 0
     while first < blocks:
@@ -277,7 +277,7 @@ def _bands(
         if columns:
             yield first, band, columns
         if columns and advance:
-            if torch.cuda.is_available():  # not so under Triton's interpreter
+            if torch.cuda.is_available():  # not under Triton's interpreter
                 torch.cuda.synchronize()
             begin, end = first * tiling.block, min((first + band) * tiling.block, n)
             left, right = columns.start * tiling.block, min(columns.stop * tiling.block, n)
@@ -286,10 +286,10 @@ def _bands(
 
 
 def _columns(first: int, band: int, blocks: int, part: Part) -> range:
-    """The column blocks of a part, such that all parts have equally many tiles on or above the diagonal."""
+    """Return the column blocks of a part. All parts have equally many tiles on or above the diagonal."""
 
     def tiles(columns: int) -> int:
-        """In the first so many columns of the band."""
+        """Return the number of tiles in the band's first `columns` columns."""
         corner = min(columns, band)
         return corner * (corner + 1) // 2 + (columns - corner) * band
 
@@ -300,7 +300,7 @@ def _columns(first: int, band: int, blocks: int, part: Part) -> range:
 
 
 def _pairs(begin: int, end: int, right: int) -> int:
-    """Pairs, either way round, of the samples from `begin` to `end` with those from `begin` to `right`."""
+    """Return the number of ordered pairs of samples `begin` to `end` with samples `begin` to `right`."""
     corner = min(end, right) - begin
     return corner**2 + 2 * (end - begin) * (right - begin - corner)
 

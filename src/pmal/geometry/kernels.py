@@ -1,7 +1,7 @@
-"""What a pair kernel computes, and which one runs where.
+"""The interface of a pair kernel, and which kernel runs where.
 
-Both spaces come as coordinates y of shape (N, R), float64, centered, of unit RMS length; d_ij is the
-Euclidean distance of rows i and j. What needs all N x N pairs goes through the two functions of `Kernel`.
+Both spaces are given as coordinates y of shape (N, R), float64, centered, of unit RMS length; d_ij is the
+Euclidean distance of rows i and j. All work on N x N pairs goes through the two functions of `Kernel`.
 """
 
 import importlib.util
@@ -15,9 +15,9 @@ from torch import Tensor
 from pmal.errors import UsageError
 
 Advance = Callable[[int], None]
-"""Told how many more pairs are done."""
+"""Called with the number of pairs that were just computed."""
 Part = tuple[int, int]
-"""(index, count): this one of so many parts of the pairs, which add up to all of them."""
+"""(index, count): one of `count` parts of the pairs; the parts add up to all of them."""
 WHOLE = (0, 1)
 
 
@@ -27,31 +27,38 @@ class PairSums(NamedTuple):
     gap: Tensor
     """(d_a(i, j) - d_b(i, j))^2"""
     square_a: Tensor
-    """d_a(i, j)^2, of the coordinates as the kernel rounded them"""
+    """d_a(i, j)^2, of the coordinates as rounded by the kernel"""
     square_b: Tensor
 
 
 class Kernel(Protocol):
-    """A module with these functions is a kernel."""
+    """The interface of a kernel: a module with these functions."""
 
     def pair_sums(
         self, a_NR: Tensor, b_NR: Tensor, *, fast: bool, advance: Advance | None, part: Part = WHOLE
     ) -> PairSums:
-        """All pairs, in about float32 accuracy; less where `fast` gains time by it.
+        """Return the sums over all pairs, in about float32 accuracy; less if `fast` is faster that way.
 
-        Given a part, `gap` sums over its pairs alone, and the parts' gaps add up to the whole: to the same
-        bits, as a rule. The terms are float32 sums of a few pairs each, the same ones in every division, and
-        float64 adds them without rounding while none is below 2^-29 of the total (but for zeros).
+        Given a part, `gap` sums over its pairs alone. The parts' gaps add up to the whole, as a rule to the
+        same bits: the terms are float32 sums of a few pairs each, the same in every division, and float64
+        adds them without rounding while none is below 2^-29 of the total (except zeros).
+
+        Args:
+            a_NR: coordinates of the first space.
+            b_NR: coordinates of the second space.
+            fast: whether accuracy may be given up for speed.
+            advance: called with the number of pairs that were just computed.
+            part: which part of the pairs to sum over.
         """
         ...
 
     def squared_gaps(self, a_NR: Tensor, b_NR: Tensor, rows: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
-        """sum_j (alpha_i d_a(i, j) - beta_i d_b(i, j))^2 for the rows i named, in float64 throughout."""
+        """Return sum_j (alpha_i d_a(i, j) - beta_i d_b(i, j))^2 for the given rows i, all in float64."""
         ...
 
 
 def square_sums(y_NR: Tensor) -> Tensor:
-    """sum_j |y_i - y_j|^2 for every i, without visiting the pairs.
+    """Return sum_j |y_i - y_j|^2 for every i, without visiting the pairs.
 
     Nothing cancels for centered y: both large terms are positive and the third is close to zero.
 
@@ -63,7 +70,11 @@ def square_sums(y_NR: Tensor) -> Tensor:
 
 
 def kernel_for(device: torch.device) -> Kernel:
-    """The fastest kernel that can run on the device."""
+    """Return the fastest kernel that can run on the device.
+
+    Raises:
+        UsageError: no kernel runs on the device.
+    """
     if device.type not in ("cpu", "cuda"):
         raise UsageError(f"device '{device}' has no float64 kernel: use 'cpu' or 'cuda'")
     compiler, module = ("numba", "cpu_kernel") if device.type == "cpu" else ("triton", "cuda_kernel")

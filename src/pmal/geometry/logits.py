@@ -1,6 +1,6 @@
-"""Coordinates in which the paper's Mahalanobis distance is the plain Euclidean one: the centered logits.
+"""The centered logits: coordinates in which the paper's Mahalanobis distance is the Euclidean one.
 
-d_M uses A A^T as its precision, A being the class weights less their mean, so that
+d_M has A A^T as its precision, where A is the class weights less their mean, so that
 d_M(z_i, z_j) = |(z_i - z_j) A|: bias and the mean over classes drop out.
 
 N samples, D channels, K classes, R = min(D, K - 1).
@@ -22,23 +22,31 @@ Array = Tensor | NDArray[np.generic]
 _BLOCK_NUMBERS = 1 << 24
 _EPS = torch.finfo(torch.float64).eps
 _LARGEST = 1e290
-"""Scales stop here, so that a sum of any number of distances stays finite."""
+"""Largest scale, so that a sum of any number of distances stays finite."""
 
 
 @dataclass(frozen=True)
 class Space:
-    """One model's view of the samples: d_M(i, j) = scale * |y_i - y_j|."""
+    """The samples in one model's space: d_M(i, j) = scale * |y_i - y_j|."""
 
     y_NR: Tensor
-    """Float64, centered, of unit RMS length; all zeros where the samples cannot be told apart."""
+    """Float64, centered, of unit RMS length; all zeros if the samples cannot be told apart."""
     scale: float
 
 
 def centered_logits(embeddings: Array, class_weights: Array) -> Tensor:
-    """The logits z (W - mean W)^T in an orthonormal basis of the subspace they fill: float64 (N, R).
+    """Return the logits z (W - mean W)^T in an orthonormal basis of the subspace they span: float64 (N, R).
 
-    Their Euclidean distances are d_M. Another basis, because K logits that sum to zero need K - 1 numbers,
-    and D channels no more than D.
+    Their Euclidean distances are d_M. The basis is a smaller one: K logits that sum to zero need only K - 1
+    numbers, and D channels only D.
+
+    Args:
+        embeddings: z, (N, D).
+        class_weights: W, (K, D).
+
+    Raises:
+        UsageError: the shapes do not fit together.
+        DataError: a number is not finite.
 
     >>> y_NR = centered_logits(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[3.0, 0.0], [0.0, 4.0]]))
     >>> y_NR.shape, round(float((y_NR[0] - y_NR[1]).norm() ** 2), 6)
@@ -51,20 +59,20 @@ def centered_logits(embeddings: Array, class_weights: Array) -> Tensor:
 
 
 def space_of(z_ND: Array, W_KD: Array, device: torch.device, name: str) -> Space:
-    """Centered and scaled coordinates on a device; `name` is what an error calls the space."""
+    """Return centered and scaled coordinates on a device; `name` is the space's name in error messages."""
     y_NR, scale, rounding = _scaled_logits(z_ND, W_KD, device, name)
     y_NR -= y_NR.mean(0)
     length = float(y_NR.square().sum(1).mean().sqrt())
-    # Samples that no class tells apart leave rounding errors behind, which must not pass as a topology.
+    # If no class tells the samples apart, only rounding errors are left: they must not count as a topology.
     if length <= rounding:
         return Space(y_NR.zero_(), 0.0)
     return Space(y_NR.div_(length), scale * length)
 
 
 def _scaled_logits(z_ND: Array, W_KD: Array, device: torch.device, name: str) -> tuple[Tensor, float, float]:
-    """y, a factor such that factor * y are the logits, and how much of y may be rounding.
+    """Return y, a factor such that factor * y are the logits, and how much of y may be rounding.
 
-    y is safe to square whatever the input's size.
+    y can be squared safely whatever the input's size.
     """
     largest = _largest_entry(z_ND, f"{name}embeddings: sample")
     weight_scale = _largest_entry(W_KD, f"{name}class weights: class")
@@ -81,13 +89,13 @@ def _scaled_logits(z_ND: Array, W_KD: Array, device: torch.device, name: str) ->
 
 
 def _logit_factor(W_KD: Tensor) -> Tensor:
-    """(D, R) with the same products as the centered weights, R = min(D, K - 1).
+    """Return a matrix (D, R) with the same products as the centered weights, R = min(D, K - 1).
 
-    By reflections alone, which keep every digit: a Cholesky factor of A A^T would square the condition, and
-    singular values take longer on 1000 classes than all pairs of 10^5 samples on a GPU.
+    Only reflections are used, which keep every digit: a Cholesky factor of A A^T would square the condition
+    number, and singular values of 1000 classes take longer than all pairs of 10^5 samples on a GPU.
     """
     k = len(W_KD)
-    # The reflection that takes (1, ..., 1) to the first axis centers the rows and drops the empty dimension.
+    # The reflection of (1, ..., 1) to the first axis centers the rows and drops the empty dimension.
     normal_K = torch.full((k,), k**-0.5, dtype=W_KD.dtype, device=W_KD.device)
     normal_K[0] += 1.0
     normal_K /= normal_K.norm()
@@ -99,7 +107,7 @@ def _logit_factor(W_KD: Tensor) -> Tensor:
 
 
 def _largest_entry(matrix: Array, name: str) -> float:
-    """Largest magnitude; a number that is not finite is an error which says where it stands."""
+    """Return the largest magnitude, or raise `DataError` naming the first row with a non-finite number."""
     largest = 0.0
     for start, block in _double_blocks(matrix, None):
         top = float(block.abs().amax())
@@ -113,19 +121,19 @@ def _largest_entry(matrix: Array, name: str) -> float:
 
 
 def _double_blocks(matrix: Array, device: torch.device | None) -> Iterator[tuple[int, Tensor]]:
-    """Blocks of rows in float64, with their first row: a float64 copy of all embeddings may not fit."""
+    """Yield blocks of rows in float64, with their first row: a float64 copy of all rows may not fit."""
     height = max(1, _BLOCK_NUMBERS // matrix.shape[1])
     for start in range(0, len(matrix), height):
         rows = matrix[start : start + height]
         if isinstance(rows, Tensor):
             block = rows.detach() if rows.is_cuda else rows.detach().cpu()
-        else:  # a copy, because torch warns about arrays that it cannot write to (a memory-mapped file)
+        else:  # a copy, because torch warns about read-only arrays (a memory-mapped file)
             block = torch.from_numpy(np.array(rows, dtype=np.float64))
         yield start, block.to(device=device, dtype=torch.float64)
 
 
 def check_shapes(embeddings: Array, class_weights: Array, name: str) -> tuple[Array, Array]:
-    """Both as arrays whose shapes fit together; `name` is what an error calls the space."""
+    """Return both as arrays if their shapes fit together; `name` is the space's name in error messages."""
     z_ND, W_KD = _matrix(embeddings, f"{name}embeddings"), _matrix(class_weights, f"{name}class weights")
     if z_ND.shape[1] != W_KD.shape[1]:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""Embedding topology robustness: does a sample keep its place among the others in independent spaces?
+"""Embedding topology robustness: whether a sample keeps its position among the others in independent spaces.
 
 N samples, U spaces, P = U (U - 1) / 2 pairs of spaces.
 """
@@ -45,20 +45,28 @@ def topology_robustness(
     report: Report | None = None,
     ranks: Ranks = ALONE,
 ) -> Tensor:
-    """log r of every sample, r = exp(-x / temperature): float64 (N,) on the CPU, 0 at best.
+    """Return log r of every sample, r = exp(-x / temperature): float64 (N,) on the CPU, at most 0.
 
-    spaces: U >= 2 pairs (embeddings (N, D_u), class weights (K, D_u)); with more than two, r is the mean over
-    all pairs of spaces.
-    topology: how the vectors t_1, t_2 of a sample's distances to all samples are compared. `unit`: x is the
-    distance of the two at unit length; `rms`: |t_1 - t_2| / sqrt(N); `literal`: |t_1 - t_2|, as in the paper.
-    temperature: `median` divides x by its median over the samples, for each pair of spaces. A median of zero
-    (the spaces are the same) gives r = 1 for every sample, and a warning.
-    precision: `exact` has x to 1e-5 of its value; `fast` gives up digits where the device gains time by it.
-    landmarks: estimate from the distances to so many random samples (drawn by `seed`) instead of to all;
-    `topology_distance` gives the standard error.
-    device: where to compute; without it, where the embeddings are, or on a GPU if there is one.
-    report: told how many more pairs of samples are done, out of N x N (N x landmarks) per pair of spaces.
-    ranks: the processes that share the pairs; all of them call this, with the same spaces.
+    Args:
+        spaces: U >= 2 pairs (embeddings (N, D_u), class weights (K, D_u)). With more than two, r is the mean
+            over all pairs of spaces.
+        topology: how the vectors t_1, t_2 of a sample's distances to all samples are compared. `unit`: x is
+            the distance of the two at unit length; `rms`: |t_1 - t_2| / sqrt(N); `literal`: |t_1 - t_2|, as
+            in the paper.
+        temperature: a positive number; `median` divides x by its median over the samples, for each pair of
+            spaces. A median of zero (the spaces are the same) gives r = 1 for every sample, and a warning.
+        precision: `exact` computes x to 1e-5 of its value; `fast` gives up digits if that saves time.
+        landmarks: estimate from the distances to this many random samples instead of to all;
+            `topology_distance` gives the standard error.
+        seed: draws the landmarks.
+        device: where to compute; by default, the device of embeddings on a GPU, else a GPU if there is one.
+        report: called with the number of sample pairs just computed, out of N x N (N x landmarks) per pair
+            of spaces.
+        ranks: the processes that share the pairs; all of them call this function with the same spaces.
+
+    Raises:
+        UsageError: an option or a shape is wrong.
+        DataError: a number is not finite, or there is only one sample.
 
     >>> z, moved, head = 3 * torch.eye(4), 3 * torch.eye(4), torch.eye(4)
     >>> moved[2, 1] = 2.0  # sample 2 comes closer to sample 1
@@ -74,7 +82,7 @@ def topology_robustness(
 
 
 def check_temperature(temperature: str | float) -> None:
-    """Refuse what is neither `median` nor a number of any kind that log r = -x / temperature can bear."""
+    """Reject a temperature that is neither `median` nor a number that log r = -x / temperature allows."""
     number = isinstance(temperature, Real) and not isinstance(temperature, bool)
     if temperature != "median" and not (number and TEMPERATURES.allows(float(temperature))):
         raise UsageError(f"temperature={temperature!r}: use 'median' or a number: {TEMPERATURES}")
@@ -91,7 +99,9 @@ def topology_distance(
     device: str | torch.device | None = None,
     report: Report | None = None,
 ) -> TopologyDistance:
-    """x of two spaces itself, with the standard error that landmarks leave. Options as `topology_robustness`.
+    """Return x of two spaces and its standard error if landmarks are used.
+
+    The options are those of `topology_robustness`.
 
     >>> z, head = torch.eye(3), torch.eye(3)
     >>> grown = topology_distance((z, head), (2 * z, head), topology="literal")
@@ -111,7 +121,7 @@ def _distances(
     report: Report | None,
     ranks: Ranks = ALONE,
 ) -> list[TopologyDistance]:
-    """x for each of the P pairs of spaces."""
+    """Return x for each of the P pairs of spaces."""
     for kind, name, valid in (("topology", topology, TOPOLOGIES), ("precision", precision, PRECISIONS)):
         if name not in valid:
             raise unknown_name(kind, str(name), valid)
@@ -132,7 +142,7 @@ def _distances(
 
 
 def _check(spaces: Sequence[tuple[Array, Array]]) -> list[tuple[Array, Array]]:
-    """The spaces, if they are views of the same samples."""
+    """Return the spaces if they embed the same samples."""
     if len(spaces) < 2:
         raise UsageError(f"spaces={len(spaces)}: a topology is compared between two spaces or more")
     if any(not isinstance(space, Sequence) or len(space) != 2 for space in spaces):
@@ -163,7 +173,7 @@ def _device_of(embeddings: Array, device: str | torch.device | None) -> torch.de
 
 
 def _landmarks(n: int, count: int | None, seed: int) -> Tensor | None:
-    """Indices of the landmarks; none if all samples are wanted."""
+    """Return the indices of the landmarks, or None if all samples are used."""
     if count is not None and (not isinstance(count, Integral) or count < 2):
         raise UsageError(f"landmarks={count!r}: use a whole number of 2 or more, or None for all samples")
     return None if count is None or count >= n else draw_landmarks(n, int(count), seed)
@@ -181,6 +191,6 @@ def _log_robustness(x_N: Tensor, temperature: str | float) -> Tensor:
 
 
 def _median(x_N: Tensor) -> float:
-    """Mean of the two middle values where the count is even."""
+    """Return the median: the mean of the two middle values if the count is even."""
     ordered = x_N.sort().values
     return float(ordered[(len(x_N) - 1) // 2] + ordered[len(x_N) // 2]) / 2

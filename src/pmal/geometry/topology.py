@@ -1,23 +1,23 @@
-"""How far apart a sample's two topology vectors are: x of Definition 1, before the exponential.
+"""The distance x of a sample's two topology vectors in Definition 1, before the exponential.
 
-t holds the distances of sample i to all N samples. With alpha_i and beta_i the weights that a rule puts on
-the two vectors (1 / length for `unit`; what brings the scales back for the others),
+t holds the distances of sample i to all N samples. With alpha_i and beta_i the weights that a rule gives to
+the two vectors (1 / length for `unit`; for the others, the factor that restores the scale),
 
     x_i^2 = sum_j (alpha_i d_a(i, j) - beta_i d_b(i, j))^2                                          (1)
           = alpha beta sum_j (d_a - d_b)^2 + (alpha - beta) (alpha |t_a|^2 - beta |t_b|^2)          (2)
 
-(2) needs one root per pair, (d_a - d_b)^2 = s_a + s_b - 2 sqrt(s_a s_b) with s = d^2, it is symmetric in i
+(2) needs one root per pair, (d_a - d_b)^2 = s_a + s_b - 2 sqrt(s_a s_b) with s = d^2. It is symmetric in i
 and j, and |t| has a closed form. Its errors in float32, relative to w = alpha^2 |t_a|^2 + beta^2 |t_b|^2:
- - All sums see the same rounded coordinates: x is right for samples that moved by 3e-8, and moves no more.
- - An error of s counts only by (1 - d_b / d_a): little, where the two spaces agree.
+ - All sums see the same rounded coordinates: x is exact for samples that moved by 3e-8, and changes no more.
+ - An error of s counts only by (1 - d_b / d_a), which is small if the two spaces agree.
  - The root's rounding, 3e-8 of s, is random and averages out: 3e-8 / sqrt(N).
-Summing the small gaps instead of the products d_a d_b, which are as large as w, gains a digit: the rounding
-of the sums shrinks with x^2. An error of e w becomes e w / (2 x^2) in x: for N = 5000, five digits were
+Summing the small gaps gains a digit over summing the products d_a d_b, which are as large as w: the rounding
+of the sums shrinks with x^2. An error of e w becomes e w / (2 x^2) in x. For N = 5000, five digits were
 measured down to x = 0.015.
 
-Duplicates (the same error many times) or matrix units that truncate can still do worse. So nothing is
-assumed: the error is measured on a few samples, and the samples for which it is too large are computed once
-more by (1) in float64, where nothing cancels.
+Duplicates (the same error many times) or matrix units that truncate can still be worse. So nothing is
+assumed: the error is measured on a few samples, and samples with too large an error are recomputed by (1)
+in float64, which has no cancellation.
 """
 
 import math
@@ -31,14 +31,14 @@ from pmal.geometry.logits import Space
 
 TOPOLOGIES = ("unit", "rms", "literal")
 TOLERANCE = 1e-5
-"""Relative error of x that `exact` stays below."""
+"""Largest relative error of x with precision `exact`."""
 SMALL = 2048
-"""Up to so many samples float64 is quicker than finding out where it is needed."""
+"""Up to this many samples, float64 is faster than finding out where it is needed."""
 _PROBES = 64
 _SAFETY = 3.0
-"""Over the largest error seen among the probes."""
+"""Factor on the largest error among the probes."""
 SAME = 1e-12
-"""Topology vectors closer than this, relative to their lengths, differ by rounding alone."""
+"""Topology vectors closer than this, relative to their lengths, differ only by rounding."""
 
 
 def topology_gap(
@@ -51,7 +51,17 @@ def topology_gap(
     advance: Advance | None,
     ranks: Ranks = ALONE,
 ) -> Tensor:
-    """x of every sample, float64 (N,). Several processes share the pairs: one sum of N numbers joins them."""
+    """Return x of every sample, float64 (N,). Several processes share the pairs and exchange N numbers.
+
+    Args:
+        a: the first space.
+        b: the second space.
+        topology: one of `TOPOLOGIES`.
+        kernel: the kernel for the device of the spaces.
+        fast: whether accuracy may be given up for speed.
+        advance: called with the number of pairs that were just computed.
+        ranks: the processes that share the pairs.
+    """
     n = len(a.y_NR)
     if n <= SMALL:
         every = torch.arange(n, device=a.y_NR.device)
@@ -72,9 +82,9 @@ def topology_gap(
 
 
 def weights(a: Space, b: Space, topology: str, square_a: Tensor, square_b: Tensor) -> tuple[Tensor, Tensor]:
-    """alpha and beta, given the squared lengths of the topology vectors."""
+    """Return alpha and beta, given the squared lengths of the topology vectors."""
     if topology == "unit":
-        # A space of identical samples has no topology to disagree with.
+        # A space of identical samples has no topology to compare with.
         defined = (square_a > 0) & (square_b > 0)
         return torch.where(defined, square_a.rsqrt(), 0.0), torch.where(defined, square_b.rsqrt(), 0.0)
     larger = max(a.scale, b.scale) or 1.0
@@ -82,14 +92,14 @@ def weights(a: Space, b: Space, topology: str, square_a: Tensor, square_b: Tenso
 
 
 def unit_of(a: Space, b: Space, topology: str) -> float:
-    """What x is counted in, taken out so that no sum overflows."""
+    """Return the unit of x, which is factored out so that no sum overflows."""
     if topology == "unit":
         return 1.0
     return max(a.scale, b.scale) / (math.sqrt(len(a.y_NR)) if topology == "rms" else 1.0)
 
 
 def _double_gaps(a: Space, b: Space, topology: str, kernel: Kernel, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """x^2 of these rows, all in float64, and alpha^2 |t_a|^2 + beta^2 |t_b|^2."""
+    """Return x^2 of these rows, all in float64, and alpha^2 |t_a|^2 + beta^2 |t_b|^2."""
     square_a, square_b = square_sums(a.y_NR)[rows], square_sums(b.y_NR)[rows]
     alpha, beta = weights(a, b, topology, square_a, square_b)
     gaps = kernel.squared_gaps(a.y_NR, b.y_NR, rows, alpha, beta)
@@ -99,7 +109,7 @@ def _double_gaps(a: Space, b: Space, topology: str, kernel: Kernel, rows: Tensor
 def _repair(
     a: Space, b: Space, topology: str, kernel: Kernel, gap_N: Tensor, whole_N: Tensor, ranks: Ranks
 ) -> Tensor:
-    """Measure the error of x^2 on a few samples, and replace every x^2 to which it matters."""
+    """Measure the error of x^2 on a few samples, and replace every x^2 with too large an error."""
     whole_N = whole_N.clamp(min=torch.finfo(torch.float64).tiny)
     order = (gap_N / whole_N).argsort()
     spread = torch.linspace(0, len(order) - 1, min(_PROBES, len(order)), dtype=torch.float64)
@@ -110,7 +120,7 @@ def _repair(
     repaired_N[probes] = right
     doubtful_N = repaired_N < _SAFETY * rest / (2 * TOLERANCE) * whole_N
     doubtful_N[probes] = False
-    ranks.copy_first([doubtful_N])  # processors that round differently must not divide different work
+    ranks.copy_first([doubtful_N])  # processors that round differently must divide the same work
     rows = doubtful_N.nonzero()[:, 0]
     own = rows[ranks.share(len(rows))]
     found = torch.zeros_like(repaired_N)
@@ -120,10 +130,10 @@ def _repair(
 
 
 def _error_line(found: Tensor, right: Tensor) -> tuple[float, float, float]:
-    """The part of the error that all samples share, as offset + slope * found, and the largest rest.
+    """Return the error that all samples share, as offset and slope (times found), and the largest residual.
 
-    Matrix units truncate where they should round, which moves every sum the same way. What is the same for
-    all can be taken off; what is left decides who is computed again.
+    Matrix units truncate instead of rounding, which shifts every sum the same way. This common error is
+    subtracted; the residual decides which samples are recomputed.
     """
     terms = torch.stack([torch.ones_like(found), found], dim=1).cpu()
     error = (found - right).cpu()

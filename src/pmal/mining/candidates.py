@@ -1,4 +1,4 @@
-"""High-quality candidates: per class, the samples whose quality comes near that of the best one."""
+"""High-quality candidates: per class, the samples whose quality is close to that of the best one."""
 
 import math
 
@@ -10,11 +10,20 @@ from pmal.mining._arrays import Values, check_log_quality, first, integers
 
 
 def select_candidates(log_r: Values, labels: Values, *, epsilon: float = 0.7, at_least: int = 10) -> Tensor:
-    """Which samples have r >= epsilon * (largest r of their class): a bool mask of shape (N,).
+    """Return which samples have r >= epsilon * (largest r of their class): a bool mask of shape (N,).
 
-    A class keeps its `at_least` best samples in any case (all of them if it has fewer), so that it can give
-    as many prototypes as its size allows; of equal samples the earlier one is the better. Everything is
-    compared as log r, which does not underflow.
+    Everything is compared as log r, which does not underflow.
+
+    Args:
+        log_r: log of each sample's quality, (N,).
+        labels: class of each sample, (N,).
+        epsilon: share of the largest r, from 0 to 1.
+        at_least: a class keeps at least this many of its best samples (all if it has fewer), so that it can
+            give as many prototypes as its size allows. Of equal samples, the earlier one is better.
+
+    Raises:
+        UsageError: an option is out of range.
+        DataError: a label is negative.
 
     >>> log_r = torch.log(torch.tensor([1.0, 0.8, 0.6, 0.1, 0.08, 0.06]))
     >>> select_candidates(log_r, [0, 0, 0, 1, 1, 1], at_least=1).tolist()
@@ -41,18 +50,19 @@ def select_candidates(log_r: Values, labels: Values, *, epsilon: float = 0.7, at
 
 
 def check_epsilon(epsilon: float) -> None:
+    """Raise `UsageError` for an epsilon outside 0 to 1."""
     if not 0.0 <= epsilon <= 1.0:
         raise UsageError(f"epsilon={epsilon}: must be from 0 (every sample is a candidate) to 1 (the best)")
 
 
 def best_first(log_quality: Tensor, labels: Tensor) -> Tensor:
-    """Positions of all samples, class by class, from the best to the worst; ties in their own order."""
+    """Return the positions of all samples, class by class, best first; ties keep their order."""
     by_quality = log_quality.argsort(descending=True, stable=True)
     return by_quality[labels[by_quality].argsort(stable=True)]
 
 
 def place_in_class(sorted_labels: Tensor) -> Tensor:
-    """0, 1, 2, ... within each run of equal labels.
+    """Return 0, 1, 2, ... within each run of equal labels.
 
     >>> place_in_class(torch.tensor([0, 0, 0, 4, 7, 7])).tolist()
     [0, 1, 2, 0, 0, 1]

@@ -1,8 +1,8 @@
-"""A few candidates of one class that stand for all of them: Algorithm 1, and the rules it is compared with.
+"""A few candidates that represent one class: Algorithm 1, and the rules it is compared with.
 
-Inside this file the candidates are sorted: M points, best first, so that "better" is "earlier". A rule takes
-them with the gaps of Algorithm 1, how many it is to choose, and a seed, and gives their positions back, no
-position twice. Distances are Euclidean in the space of the points; for centered logits that is d_M.
+Inside this file the candidates are sorted: M points, best first, so "better" means "earlier". A rule takes
+the points, their gaps of Algorithm 1, how many to choose, and a seed. It returns their positions, none of
+them twice. Distances are Euclidean in the space of the points; for centered logits this is d_M.
 """
 
 import math
@@ -23,10 +23,15 @@ _BLOCK = 2**20
 
 
 def filter_diverse(points: Values, log_r: Values, count: int) -> Tensor:
-    """Algorithm 1 for one class: indices of its `count` prototypes (all candidates if there are fewer).
+    """Return the indices of one class's `count` prototypes by Algorithm 1, best first.
 
-    A candidate counts as much as it is far from everybody better: they are taken by `diversity_gaps`, largest
-    first, and the better one of two equal gaps. The candidate with the largest r always comes first.
+    Candidates are taken by `diversity_gaps`, the largest first; of equal gaps, the better candidate. The
+    candidate with the largest r always comes first. With fewer than `count` candidates, all are returned.
+
+    Args:
+        points: coordinates of the candidates, (M, R).
+        log_r: log of their quality, (M,).
+        count: number of prototypes.
 
     >>> points = [[0.0], [0.1], [5.0], [5.2], [9.0]]
     >>> filter_diverse(points, log_r=[-0.1, -0.2, -0.3, -0.4, -0.5], count=3).tolist()
@@ -38,10 +43,10 @@ def filter_diverse(points: Values, log_r: Values, count: int) -> Tensor:
 
 
 def diversity_gaps(points: Values, log_r: Values) -> Tensor:
-    """Distance of each candidate to the nearest strictly better one, float64 (M,).
+    """Return the distance of each candidate to the nearest strictly better one, float64 (M,).
 
-    Better is the larger r; of equal r, the earlier. Only the best candidate has nobody above it: it gets the
-    largest distance between any two. Takes O(M^2 R) time and O(M) memory besides a fixed block.
+    Better means a larger r, or an equal r and an earlier position. Only the best candidate has no better one:
+    it gets the largest distance between any two. This takes O(M^2 R) time, and O(M) memory plus one block.
 
     >>> diversity_gaps([[0.0], [0.1], [5.0], [9.0]], [-0.1, -0.2, -0.3, -0.4]).tolist()
     [9.0, 0.1, 4.9, 4.0]
@@ -53,10 +58,10 @@ def diversity_gaps(points: Values, log_r: Values) -> Tensor:
 
 
 def gaps_best_first(points_MR: Tensor) -> Tensor:
-    """`diversity_gaps` of points that are sorted already, on the CPU.
+    """Return `diversity_gaps` of sorted points, on the CPU.
 
-    Only earlier points are better, so each pair is looked at once. Differences are squared as they are: the
-    shorter way over inner products would leave noise where points (nearly) coincide.
+    Only earlier points are better, so each pair is visited once. Differences are squared directly: the faster
+    way through inner products would leave noise if points (nearly) coincide.
     """
     scaled_MR, scale = _near_one(points_MR)
     nearest_M, largest, start = scaled_MR.new_zeros(len(scaled_MR)), 0.0, 0
@@ -73,22 +78,22 @@ def gaps_best_first(points_MR: Tensor) -> Tensor:
 
 
 def take_by_gap(points_MR: Tensor, gaps_M: Tensor, count: int, seed: int) -> Tensor:
-    """Algorithm 1: largest gap first."""
+    """Take the candidates with the largest gaps first: Algorithm 1."""
     return gaps_M.argsort(descending=True, stable=True)[:count]
 
 
 def take_best(points_MR: Tensor, gaps_M: Tensor, count: int, seed: int) -> Tensor:
-    """The best by quality, however similar."""
+    """Take the best by quality, however similar they are."""
     return torch.arange(min(count, len(points_MR)))
 
 
 def take_at_random(points_MR: Tensor, gaps_M: Tensor, count: int, seed: int) -> Tensor:
-    """A random draw. A larger count adds to the same draw."""
+    """Take a random draw. A larger count extends the same draw."""
     return torch.randperm(len(points_MR), generator=torch.Generator().manual_seed(seed))[:count]
 
 
 def take_farthest(points_MR: Tensor, gaps_M: Tensor, count: int, seed: int) -> Tensor:
-    """Greedy k-center: from the best on, always the point that is farthest from all taken so far."""
+    """Take the best, then repeatedly the point farthest from all taken so far: greedy k-center."""
     scaled_MR, _ = _near_one(points_MR)
     taken = [0]
     nearest_M = _distances(scaled_MR, scaled_MR[:1])[:, 0]
@@ -100,10 +105,10 @@ def take_farthest(points_MR: Tensor, gaps_M: Tensor, count: int, seed: int) -> T
 
 
 def take_by_clusters(points_MR: Tensor, gaps_M: Tensor, count: int, seed: int) -> Tensor:
-    """The samples nearest to the centers of k-means, best first.
+    """Take the samples nearest to the centers of k-means, best first.
 
-    A sample that is nearest to two centers serves the first; the other takes its next nearest. Where there
-    are fewer different points than `count`, each is a center, and the best of the rest fill up.
+    A sample that is nearest to two centers is taken for the first; the second center takes its next nearest.
+    With fewer distinct points than `count`, each is a center, and the best of the others fill up.
     """
     scaled_MR = _near_one(points_MR)[0].cpu()
     free = torch.ones(len(scaled_MR), dtype=torch.bool)
@@ -139,7 +144,7 @@ def _near_one(points: Tensor) -> tuple[Tensor, float]:
 
 
 def _rows(start: int) -> int:
-    """How many rows n from `start` on make a block: n * (start + n) distances."""
+    """Return how many rows n from `start` on make a block of n * (start + n) distances."""
     return max(1, (math.isqrt(start * start + 4 * _BLOCK) - start) // 2)
 
 

@@ -50,18 +50,36 @@ def mine_prototypes(
     device: str | torch.device | None = None,
     report: Callable[[int], None] | None = None,
 ) -> PrototypeSet:
-    """The prototypes of every class of a head, from the embeddings of its training samples.
+    """Return the prototypes of every class of a head, from the embeddings of its training samples.
 
-    `spaces` holds one (embeddings (N, D), class weights (K, D)) or (embeddings, weights, bias (K,)) per
-    classifier: two at least for the qualities topology and ensemble, one for the others. Biases move
-    probabilities and logits; no distance depends on them. Distances between candidates are those of space 0.
+    The result does not depend on the order of the samples: they are first sorted by `ids`, which also break
+    all ties. A class with fewer samples than `per_class` gives them all, and one without samples gives none.
 
-    quality: topology (the paper's; topology, temperature, precision, landmarks, device, report: see
-    `topology_robustness`), probability, ensemble, mc-dropout (over so many passes), logit, none.
-    diversity: gap (the paper's Algorithm 1), random, kmeans, kcenter, none.
+    Args:
+        spaces: one (embeddings (N, D), class weights (K, D)) or (embeddings, weights, bias (K,)) per
+            classifier: at least two for the qualities topology and ensemble, one for the others. Biases
+            change probabilities and logits, but no distance. Distances between candidates are those of
+            space 0.
+        labels: class of each sample, (N,).
+        epsilon: candidates have r of at least this share of the largest r of their class.
+        per_class: largest number of prototypes of a class.
+        quality: topology (the paper's), probability, ensemble, mc-dropout, logit or none.
+        diversity: gap (the paper's Algorithm 1), random, kmeans, kcenter or none.
+        ids: id of each sample, (N,); by default its position.
+        class_names: names of the K classes, kept with the prototypes.
+        files: file of each sample, kept with the prototypes.
+        topology: as in `topology_robustness`.
+        temperature: as in `topology_robustness`.
+        precision: as in `topology_robustness`.
+        landmarks: as in `topology_robustness`.
+        passes: number of passes of mc-dropout.
+        seed: seeds everything random.
+        device: as in `topology_robustness`.
+        report: as in `topology_robustness`.
 
-    A class with fewer samples than `per_class` gives them all, and one without samples gives none. The result
-    does not depend on the order of the samples: they are sorted by `ids` first, which also decide all ties.
+    Raises:
+        UsageError: an option or a shape is wrong.
+        DataError: a number, label or id is not valid.
 
     >>> z = torch.tensor([[2.0, 0.0], [2.1, 0.1], [3.0, 0.2], [0.0, 2.0], [0.1, 3.0]])
     >>> mined = mine_prototypes([(z, torch.eye(2))], [0, 0, 0, 1, 1], quality="probability", per_class=2)
@@ -92,9 +110,9 @@ def mine_spaces(
     class_names: Sequence[str] | None = None,
     files: Sequence[str] | None = None,
 ) -> tuple[PrototypeSet, SampleQuality]:
-    """`mine_prototypes` with its options as one object; also the quality that every sample was judged by."""
+    """Return the prototypes as `mine_prototypes` does, and the quality of every sample."""
     checked = check_spaces(spaces)
-    # Before the quality is measured, which may take hours.
+    # Before measuring the quality, which may take hours.
     check_names(files, len(checked[0].z), "files")
     check_names(class_names, len(checked[0].weight), "class_names")
     quality = rate_spaces(checked, labels, options, ids=ids)
@@ -122,7 +140,11 @@ def mine_rated(
     class_names: Sequence[str] | None = None,
     files: Sequence[str] | None = None,
 ) -> PrototypeSet:
-    """Return the prototypes of every class, by the quality of the samples and their places in one space."""
+    """Return the prototypes of every class, from the samples' quality and their positions in one space.
+
+    Raises:
+        DataError: the quality is that of other samples.
+    """
     [first], labels_N, ids_N, order = _by_id(check_spaces([space]), labels, ids)
     log_N = quality.of(ids_N)
     if log_N is None:
@@ -152,7 +174,18 @@ def mine(
     files: Sequence[str] | None = None,
     seed: int = 0,
 ) -> PrototypeSet:
-    """The prototypes of every class, for any quality (as a log, larger = better) and any points.
+    """Return the prototypes of every class, for any quality (as a log, larger = better) and any points.
+
+    Args:
+        log_quality: log of each sample's quality, (N,).
+        points: coordinates of each sample, (N, R), for distances between candidates.
+        labels: class of each sample, (N,).
+        settings: the rules of mining.
+        num_classes: K.
+        ids: id of each sample, (N,); by default its position.
+        class_names: names of the K classes, kept with the prototypes.
+        files: file of each sample, kept with the prototypes.
+        seed: seeds the random diversity rules.
 
     >>> two = MiningConfig(per_class=2)
     >>> mined = mine([0.0, -0.1, -0.2], [[0.0], [0.1], [3.0]], [0, 0, 0], two, num_classes=1)
@@ -184,7 +217,7 @@ def mine(
 
 
 def _candidates(log_N: Tensor, labels_N: Tensor, ids_N: Tensor, settings: MiningConfig) -> Tensor:
-    """Positions of all candidates, by class and best first; of equal ones the smaller id."""
+    """Return the positions of all candidates, by class and best first; of equal ones the smaller id first."""
     by_id = ids_N.argsort()
     log_sorted, labels_sorted = log_N[by_id], labels_N[by_id]
     keep = select_candidates(log_sorted, labels_sorted, epsilon=settings.epsilon, at_least=settings.per_class)
@@ -195,7 +228,7 @@ def _candidates(log_N: Tensor, labels_N: Tensor, ids_N: Tensor, settings: Mining
 def _filter(
     classes: Sequence[Tensor], points_NR: Tensor, settings: MiningConfig, seed: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Positions, gaps and ranks of the prototypes, given the positions of each class's candidates."""
+    """Return positions, gaps and ranks of the prototypes, from the positions of each class's candidates."""
     rule = DIVERSITY_RULES[settings.diversity]
     found, gaps, ranks = [], [], []
     for label, positions in enumerate(classes):
@@ -210,7 +243,7 @@ def _filter(
 
 
 def check_settings(settings: MiningConfig) -> None:
-    """Refuse what does not exist, before the work that comes before mining."""
+    """Reject rules that do not exist, before the work that precedes mining."""
     check_epsilon(settings.epsilon)
     for kind, name, valid in (
         ("quality", settings.quality, QUALITY_RULES),
@@ -224,7 +257,7 @@ def check_settings(settings: MiningConfig) -> None:
 def _by_id(
     spaces: list[Space], labels: Values, ids: Values | None
 ) -> tuple[list[Space], Tensor, Tensor, Tensor]:
-    """Spaces, labels and ids in the order of the ids, and that order."""
+    """Return spaces, labels and ids in the order of the ids, and that order."""
     count, num_classes = len(spaces[0].z), len(spaces[0].weight)
     labels_N, ids_N = check_labels(labels, count, num_classes), check_ids(ids, count)
     order = ids_N.argsort()

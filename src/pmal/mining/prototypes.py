@@ -1,4 +1,4 @@
-"""What mining leaves: which samples stand for each class, why, and how to read that back.
+"""The result of mining: which samples represent each class, why, and how it is saved and loaded.
 
 P prototypes, K classes, T prototypes of the class that has most.
 """
@@ -41,7 +41,7 @@ class PrototypeSet:
     labels: Tensor
     """Class of each prototype (P,)."""
     log_r: Tensor
-    """Log of its quality (P,): the robustness r, or what another quality rule puts in its place."""
+    """Log of its quality (P,): the robustness r, or the result of another quality rule."""
     gap: Tensor
     """Distance to the nearest better candidate of its class (P,); for the best one, the largest distance."""
     rank: Tensor
@@ -49,7 +49,7 @@ class PrototypeSet:
     num_classes: int
     class_names: tuple[str, ...] | None = None
     files: tuple[str, ...] | None = None
-    """Where each prototype's image is found, for people."""
+    """Path of each prototype's image, to show to the user."""
 
     def __post_init__(self) -> None:
         _check_columns(self)
@@ -76,7 +76,7 @@ class PrototypeSet:
 
     @property
     def per_class(self) -> int:
-        """T: how many prototypes the class with most of them has."""
+        """T: the number of prototypes of the class with most of them."""
         return int(self.rank.max()) + 1 if len(self) else 0
 
     @property
@@ -85,13 +85,13 @@ class PrototypeSet:
         return self.table() >= 0
 
     def table(self) -> Tensor:
-        """Sample ids by class and rank, -1 where a class has fewer (K, T)."""
+        """Return the sample ids by class and rank, (K, T); -1 marks gaps of classes with fewer than T."""
         table_KT = self.ids.new_full((self.num_classes, self.per_class), -1)
         table_KT[self.labels, self.rank] = self.ids
         return table_KT
 
     def entries(self) -> list[dict[str, Any]]:
-        """One record per prototype, as it stands in the JSON file."""
+        """Return one record per prototype, as in the JSON file."""
         names = self.class_names or range(self.num_classes)
         records: list[dict[str, Any]] = [
             {"id": i, "class": names[label], "r": r, "gap": gap, "rank": rank}
@@ -105,9 +105,16 @@ class PrototypeSet:
         return records
 
     def save(self, path: str | PathLike[str], ranks: Ranks = ALONE) -> None:
-        """Write PATH.json (for people, and the file names) and PATH.safetensors (the exact numbers).
+        """Write PATH.json (readable, with the file names) and PATH.safetensors (the exact numbers).
 
-        An older set of prototypes is replaced, any other file of that name is not.
+        An older set of prototypes is replaced.
+
+        Args:
+            path: where to write, with or without .json.
+            ranks: the processes of a run; the first one writes.
+
+        Raises:
+            DataError: another file of that name exists.
         """
         stem = _stem(path)
         ranks.by_first(lambda: _check_replaceable(stem))
@@ -121,7 +128,11 @@ class PrototypeSet:
 
     @classmethod
     def load(cls, path: str | PathLike[str], ranks: Ranks = ALONE) -> "PrototypeSet":
-        """Read back what `save` wrote. A damaged, edited or foreign file is refused by name."""
+        """Return the prototypes that `save` wrote.
+
+        Raises:
+            DataError: the file is damaged, edited or not a set of prototypes.
+        """
         stem = _stem(path)
         tensors, about = load_tensors(stem, ranks)
         if not _is_ours({"tensors": tensors, "about": about}) or set(tensors) != set(_DTYPES):
@@ -153,13 +164,13 @@ def _check_replaceable(stem: Path) -> None:
 
 
 def _is_ours(content: Any) -> bool:
-    """Whether a JSON file that goes with a tensor file was written by `save`."""
+    """Return whether a JSON file next to a tensor file was written by `save`."""
     about = content.get("about") if isinstance(content, dict) and "tensors" in content else None
     return isinstance(about, dict) and about.get("format") == _FORMAT
 
 
 def _without_r(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    # exp may round differently on another machine; the tensor file holds the number that counts, log r.
+    # exp may round differently on another machine; the exact number, log r, is in the tensor file.
     return [{key: value for key, value in record.items() if key != "r"} for record in records]
 
 

@@ -1,4 +1,4 @@
-"""The quality of every sample that was mined, as a run keeps it: N numbers that took N x N distances."""
+"""The quality of every mined sample, as stored by a run: N numbers computed from N x N distances."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from pmal._runtime.tensors import delete_tensors, load_tensors, save_tensors
 from pmal.errors import DataError
 
 FILE = "quality"
-"""Beside the prototypes in the folder of a run."""
+"""File name in the folder of a run, next to the prototypes."""
 _FORMAT = "pmal-quality-1"
 
 
@@ -23,13 +23,13 @@ class SampleQuality:
     """Log of the quality of all samples, by id."""
 
     ids: Tensor
-    """Ascending (N,)."""
+    """Ids of the samples, ascending (N,)."""
     log_r: Tensor
     """Float64 (N,)."""
     rule: str
-    """Of `QUALITY_RULES`: topology is the robustness r."""
+    """Name in `QUALITY_RULES`: topology is the robustness r."""
     notes: tuple[str, ...] = ()
-    """What the user was warned of when it was measured."""
+    """Warnings shown to the user when it was measured."""
 
     def __post_init__(self) -> None:
         ascending = bool((self.ids[1:] > self.ids[:-1]).all())
@@ -38,7 +38,7 @@ class SampleQuality:
             raise DataError("sample quality: ids are not ascending, or the numbers are not one for each id")
 
     def of(self, ids: Sequence[int] | NDArray[np.int64] | Tensor) -> Tensor | None:
-        """Log r in the order of these ids (N,); None where they are not all samples that it is known of.
+        """Return log r in the order of these ids (N,); None unless they are exactly the known samples.
 
         >>> found = SampleQuality(torch.tensor([2, 5]), torch.tensor([-1.0, -2.0]).double(), "topology")
         >>> found.of([5, 2]), found.of([5])
@@ -53,14 +53,18 @@ class SampleQuality:
         return log_N
 
     def save(self, path: Path, ranks: Ranks = ALONE) -> None:
-        """Write PATH.json and PATH.safetensors, under these names also where a killed process left them."""
+        """Write PATH.json and PATH.safetensors, under these names even if a killed process left others."""
         delete_tensors(path, ranks)
         about = {"format": _FORMAT, "rule": self.rule, "notes": list(self.notes)}
         save_tensors(path, {"ids": self.ids, "log_r": self.log_r}, about, ranks)
 
     @classmethod
     def load(cls, path: Path, ranks: Ranks = ALONE) -> "SampleQuality":
-        """Read back what `save` wrote. A damaged or foreign file is refused by name."""
+        """Return the quality that `save` wrote.
+
+        Raises:
+            DataError: the file is damaged or not a sample quality.
+        """
         tensors, about = load_tensors(path, ranks)
         if about.get("format") != _FORMAT or set(tensors) != {"ids", "log_r"}:
             raise DataError(

@@ -1,4 +1,4 @@
-"""The second training: distances from samples to sets of prototypes, and the loss that makes use of them."""
+"""The second training: distances from samples to sets of prototypes, and the loss that uses them."""
 
 from pmal.optimization.distances import (
     DISTANCES,

@@ -1,13 +1,13 @@
 """The prototypes' pictures and latest embeddings, a part of which is renewed at each training step.
 
-The part has one size and its place moves on in device memory, so that a captured step rotates by itself. With
-a part as large as the bank, every prototype is embedded anew at each step.
+The part has a fixed size, and its position moves on in device memory, so a captured step rotates by itself.
+With a part as large as the bank, every prototype is embedded again at each step.
 
-Of S processes, process s holds the pictures s, s + S, s + 2 S, ... of the bank's order and embeds those of
-them that are due; all embeddings are on every process. What a checkpoint holds does not depend on S.
+With S processes, process s holds the pictures s, s + S, s + 2 S, ... of the bank's order and embeds those of
+them that are due; all embeddings are on every process. The content of a checkpoint does not depend on S.
 
 P prototypes, R of them renewed per step, K classes, T prototypes of the class that has most, D channels,
-p <= P pictures on this process, r <= R of them due, Q = S r embeddings that all processes make in a step.
+p <= P pictures on this process, r <= R of them due, Q = S r embeddings of all processes in a step.
 """
 
 import torch
@@ -19,7 +19,9 @@ from pmal.errors import DataError
 
 
 def refresh_size(count: int, batch_size: int, refresh: int = 0) -> int:
-    """How many of `count` prototypes join each batch: as many as asked for, or by the rule of the method.
+    """Return how many of `count` prototypes join each batch: `refresh` of them, or by default a rule.
+
+    All join if they are at most two batches, else one batch of them.
 
     >>> [refresh_size(count, batch_size=128) for count in (60, 256, 257, 10_000)]
     [60, 256, 128, 128]
@@ -30,17 +32,17 @@ def refresh_size(count: int, batch_size: int, refresh: int = 0) -> int:
 
 
 def as_table(z_PD: Tensor, mask_KT: Tensor) -> Tensor:
-    """One row per prototype, by class and then by rank, to (K, T, D) with zeros where the mask is False."""
+    """Return rows, ordered by class and then by rank, as (K, T, D) with zeros where the mask is False."""
     return _scatter(z_PD, mask_KT.flatten().nonzero().flatten(), mask_KT)
 
 
 def held_prototypes(mask_KT: Tensor, ranks: Ranks = ALONE) -> Tensor:
-    """Which pictures this process's bank holds, counted by class and then by rank, ascending."""
+    """Return which pictures this process's bank holds, counted by class and then by rank, ascending."""
     return _order(mask_KT)[ranks.rank :: ranks.size].sort().values
 
 
 class PrototypeBank(nn.Module):
-    """Buffers alone: what a step changes is in the state dict, and so in every checkpoint."""
+    """Images and embeddings of prototypes. Only buffers: all state that a step changes is in checkpoints."""
 
     images: Tensor
     place: Tensor
@@ -53,7 +55,7 @@ class PrototypeBank(nn.Module):
     def __init__(
         self, images_pCHW: Tensor, mask_KT: Tensor, features: int, refresh: int, ranks: Ranks = ALONE
     ) -> None:
-        """uint8 images by class and then by rank, as in `PrototypeSet.table()`: the `held_prototypes`."""
+        """Take the uint8 images of `held_prototypes`, ordered as in `PrototypeSet.table()`."""
         super().__init__()
         device, self.ranks = images_pCHW.device, ranks
         mask_KT = mask_KT.to(device)
@@ -63,7 +65,7 @@ class PrototypeBank(nn.Module):
             raise DataError(
                 f"prototypes: {len(images_pCHW)} images for {len(own_p)} entries: mine them again"
             )
-        # As many on every process: where one is missing, another stands in, and its embedding is dropped.
+        # Equally many on every process: if one is missing, another fills in, and its embedding is dropped.
         self.refresh, self.held = -(-min(refresh, count) // ranks.size), -(-count // ranks.size)
         images_pCHW = images_pCHW[own_p.argsort().argsort()]
         if len(images_pCHW) < self.held:
@@ -80,25 +82,25 @@ class PrototypeBank(nn.Module):
         self.register_buffer("drift", torch.zeros(count, device=device))
 
     def fill(self, z_pD: Tensor) -> None:
-        """Take the embeddings of all `images` in, before the first step."""
+        """Store the embeddings of all `images`, before the first step."""
         every_Q = torch.arange(self.held * self.ranks.size, device=self.cache.device)
         self.cache.copy_(self._put(self.cache, every_Q, self._gather(z_pD.to(self.cache))))
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def due(self) -> Tensor:
-        """Return which of its pictures each process embeds next, (r,).
+        """Return the pictures that each process embeds next, (r,).
 
-        Not within what is compiled: the backward pass would compute it anew, from the cursor that has moved
-        on by then, and hand the gradients to the wrong prototypes.
+        Never compiled: the backward pass would compute it again, from the cursor that has moved on by then,
+        and give the gradients to the wrong prototypes.
         """
         steps_r = torch.arange(self.refresh, device=self.cursor.device)
         return (self.cursor // self.ranks.size + steps_r).remainder(self.held)
 
     def renew(self, due_r: Tensor, z_rD: Tensor) -> Tensor:
-        """Take the embeddings of the `due` pictures in and move on; return all prototypes, (K, T, D).
+        """Store the embeddings of the `due` pictures, move on, and return all prototypes, (K, T, D).
 
-        The gradient flows to the fresh ones, whichever process embedded them; the others are constants, as
-        old as `age` says.
+        The gradient flows to the new embeddings, whichever process computed them. The others are constants;
+        `age` counts their steps.
         """
         due_Q, z_QD = self._anywhere(due_r), self._gather(z_rD)
         renewed_PD = self._put(self.cache, due_Q, z_QD)
@@ -113,33 +115,36 @@ class PrototypeBank(nn.Module):
         return table_KTD
 
     def staleness(self) -> dict[str, float]:
-        """Of the prototypes as the last step used them: the mean age in steps, and how far, by 1 - cosine,
-        each had moved when it was renewed last. Waits for the device."""
+        """Return the mean age in steps and the mean drift of the embeddings that the last step used.
+
+        The drift of a prototype is 1 - cosine between its embeddings before and after its last renewal.
+        This call waits for the device.
+        """
         age, drift = torch.stack([self.age.double().mean(), self.drift.double().mean()]).tolist()
         return {"prototype_age": age, "prototype_drift": drift}
 
     def _anywhere(self, due_r: Tensor) -> Tensor:
-        """The pictures' places in the bank's order; those that stand for nothing lie behind its end."""
+        """Return the pictures' positions in the bank's order; those of stand-ins are beyond its end."""
         size = self.ranks.size
         return (due_r[:, None] * size + torch.arange(size, device=due_r.device)).flatten()
 
     def _gather(self, z_rD: Tensor) -> Tensor:
-        """Every process's embeddings, first picture first."""
+        """Return every process's embeddings, first picture first."""
         return self.ranks.gather_alike(z_rD).transpose(0, 1).flatten(0, 1)
 
     def _put(self, old_P: Tensor, place_Q: Tensor, new_Q: Tensor) -> Tensor:
-        """The old rows, some of them replaced."""
+        """Return the old rows with some of them replaced."""
         return _fill_up(old_P, self.held * self.ranks.size).index_copy(0, place_Q, new_Q)[: len(old_P)]
 
 
 def _order(mask_KT: Tensor) -> Tensor:
-    """First every class's best prototype, then every second one: a part is spread over many classes."""
+    """Return every class's best prototype first, then every second one: a part covers many classes."""
     place_P = mask_KT.flatten().nonzero().flatten()
     return (place_P % mask_KT.shape[1]).argsort(stable=True)
 
 
 def _fill_up(rows: Tensor, count: int) -> Tensor:
-    """So many rows, the last ones zeros where there are fewer."""
+    """Return at least `count` rows, padded with zeros."""
     return (
         torch.cat([rows, rows.new_zeros(count - len(rows), *rows.shape[1:])]) if len(rows) < count else rows
     )

@@ -1,4 +1,4 @@
-"""What the stages that learn leave together."""
+"""The joint result of the learning stages."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,10 +10,10 @@ from pmal.mining.prototypes import PrototypeSet
 
 @dataclass(frozen=True)
 class Learned:
-    """The final network of a job, and what it was made of."""
+    """The final network of a job, and what it was trained from."""
 
     first: Classifier
-    """The first classifier: a plain softmax to compare with, where the method trains a second time."""
+    """The first classifier: if the method trains twice, a plain softmax to compare with."""
     network: Classifier
     prototypes: PrototypeSet | None = None
 

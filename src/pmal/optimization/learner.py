@@ -18,7 +18,7 @@ from pmal.optimization.losses import prototype_margin_loss
 
 
 class PrototypeLearner(nn.Module):
-    """A classifier, the bank of prototypes, and the loss that trains the one by the other."""
+    """A classifier, the bank of prototypes, and the loss that trains the classifier with them."""
 
     def __init__(
         self,
@@ -32,20 +32,20 @@ class PrototypeLearner(nn.Module):
         self.distance = DISTANCES[self.settings.distance]
         self.policy, self.flip = config.data.augmentation, flip
         self.smoothing = config.training.label_smoothing
-        # What is not renewed at the first step is as the first weights see it.
+        # Prototypes that are not renewed at the first step have the embeddings of the initial weights.
         bank.fill(_embed(classifier, bank.images))
 
     def objective(self, images: Tensor, labels: Tensor) -> Tensor:
-        """Cross entropy of augmented images, plus the margin loss of their distances to all prototypes.
+        """Return the cross entropy of augmented images plus the margin loss of their prototype distances.
 
-        The prototypes join the batch as they are, so that batch norm treats both alike.
+        The prototypes join the batch without augmentation, so that batch norm treats both alike.
         """
         model, due_R = self.classifier, self.bank.due()
         views = augment(images, self.policy, model.mean, model.std, self.flip)
         prototypes = normalize(self.bank.images[due_R], model.mean, model.std)
         z_BD, z_RD = model.encoder(torch.cat([views, prototypes])).split([len(views), len(prototypes)])
         classification = cross_entropy(model.head(z_BD), labels, label_smoothing=self.smoothing)
-        # Not in mixed precision: a cosine of bfloat16 products has two digits.
+        # Not in mixed precision: a cosine of bfloat16 products has only two digits.
         with torch.autocast(images.device.type, enabled=False):
             prototypes_KTD = self.bank.renew(due_R, z_RD.float())
             distances_BK = self.distance(z_BD.float(), prototypes_KTD, self.bank.mask)
@@ -56,9 +56,12 @@ class PrototypeLearner(nn.Module):
 
 
 def embed_prototypes(model: Classifier, images_PCHW: Tensor, mask_KT: Tensor) -> Tensor:
-    """The prototypes as everything after training sees them: float32 (K, T, D) on the CPU.
+    """Return the prototypes as embedded by a finished network: float32 (K, T, D) on the CPU.
 
-    uint8 images by class and then by rank; zeros where the mask is False.
+    Args:
+        model: the network.
+        images_PCHW: uint8 images by class and then by rank.
+        mask_KT: which entries exist; the others become zeros.
     """
     return as_table(_embed(model, images_PCHW), mask_KT.cpu())
 

@@ -1,4 +1,4 @@
-"""What the second training adds to the cross entropy."""
+"""The term that the second training adds to the cross entropy."""
 
 from torch import Tensor
 
@@ -8,24 +8,24 @@ from pmal.errors import UsageError
 def prototype_margin_loss(
     distances: Tensor, labels: Tensor, *, margin: float = 0.5, temperature: float = 0.0
 ) -> Tensor:
-    """Return the mean loss of samples that lie nearer to another class's prototypes than the margin allows.
+    """Return the mean loss of samples that are nearer to another class's prototypes than the margin allows.
 
     With gap_k = d(own class) - d(class k) + margin, the loss of a sample is t log(1 + sum_k exp(gap_k / t)),
     k over the other classes. At temperature t = 0, its limit, this is the paper's hinge: the largest gap, or
-    0 where every gap is negative. A positive temperature pushes away from every class, the nearest most, and
-    keeps pushing once the margin is kept.
+    0 if every gap is negative. A positive temperature pushes away from every class, the nearest most, and
+    keeps pushing after the margin is reached.
 
     Args:
-        distances: Distance of each sample to each class's prototypes, (B, K), K >= 2.
-        labels: The class of each sample, (B,).
-        margin: How much nearer the own class is to be.
+        distances: distance of each sample to each class's prototypes, (B, K), K >= 2.
+        labels: class of each sample, (B,).
+        margin: how much nearer the own class should be.
         temperature: 0 for the hinge; the larger, the more the classes beyond the nearest count.
 
     Returns:
         The mean over the samples, a scalar.
 
     Raises:
-        UsageError: The distances are not a matrix with a column for each of two or more classes, or the
+        UsageError: the distances are not a matrix with a column for each of two or more classes, or the
             temperature is negative.
 
     >>> import torch

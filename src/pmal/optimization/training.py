@@ -28,18 +28,22 @@ READ_BATCH = 512
 
 @dataclass(frozen=True)
 class PrototypeTrainingSet(TrainingSet):
-    """A training set and the samples in it that stand for their classes."""
+    """A training set and those of its samples that represent their classes."""
 
     prototypes: PrototypeSet
 
     @functools.cached_property
     def digest(self) -> str:
-        """Of the samples and the prototypes: weights and checkpoints belong to both."""
+        """Digest of the samples and the prototypes: weights and checkpoints belong to both."""
         table_KT = self.prototypes.table().numpy()
         return hashlib.sha256(super().digest.encode() + table_KT.tobytes()).hexdigest()
 
     def prototype_images(self, chosen_p: torch.Tensor | None = None) -> torch.Tensor:
-        """uint8 (P, C, H, W) by class and then by rank, on the device; or some of them, by their position."""
+        """Return uint8 images (P, C, H, W) by class and then by rank, on the device.
+
+        Args:
+            chosen_p: positions of the wanted prototypes; by default all.
+        """
         positions_P = self._prototype_positions()
         wanted_p = positions_P if chosen_p is None else positions_P[chosen_p]
         if not len(wanted_p):  # more processes than prototypes
@@ -65,9 +69,9 @@ def with_prototypes(data: TrainingSet, prototypes: PrototypeSet) -> PrototypeTra
 
 
 def optimize_embedding(first: Classifier, prototypes: PrototypeSet, job: Job) -> Classifier:
-    """Return the final network, trained from the first classifier on; one that is done is loaded.
+    """Return the final network, trained from the first classifier; a finished one is loaded.
 
-    Resumable like every training, with the state of the prototype bank.
+    The training can be resumed like any other, with the state of the prototype bank.
     """
     config, session, folder = job.config, job.session, job.folder / "optimization"
     both, ranks = with_prototypes(job.data, prototypes), session.ranks
@@ -98,7 +102,19 @@ def make_prototype_learner(
     seed: int,
     ranks: Ranks = ALONE,
 ) -> PrototypeLearner:
-    """The untrained network: a copy of the first classifier, or the same network with new weights."""
+    """Return the untrained network: a copy of the first classifier, or the same network with new weights.
+
+    Args:
+        first: the first classifier.
+        data: the training set with its prototypes.
+        config: all settings.
+        flip: whether images may be mirrored.
+        seed: seeds new weights.
+        ranks: the processes that share the training.
+
+    Raises:
+        DataError: the prototypes are of other classes or images.
+    """
     settings = config.optimization
     prototypes, classes = data.prototypes, len(first.spec.class_names)
     if prototypes.num_classes != classes:
@@ -122,7 +138,7 @@ def make_prototype_learner(
 
 
 def _logging_staleness(session: Session, bank: PrototypeBank) -> Session:
-    """The same session, whose log entry of an epoch says how old the prototypes' embeddings are."""
+    """Return the session with a log that adds the age of the prototypes' embeddings to each epoch."""
 
     def log(**event: Any) -> None:
         session.log(**event, **(bank.staleness() if "epoch" in event else {}))

@@ -1,1 +1,1 @@
-"""Several processes: ranks, torchrun, how workers start, sharing a GPU."""
+"""Several processes: ranks, torchrun, starting workers, sharing a GPU."""

@@ -1,7 +1,7 @@
-"""Several processes on one GPU at the same time, by NVIDIA's Multi-Process Service (MPS).
+"""Several processes on one GPU at the same time, through NVIDIA's Multi-Process Service (MPS).
 
-Without it a GPU works for one process at a time and changes between them. With it the kernels of several
-processes run side by side, which small networks need to fill it.
+Without it, a GPU works for one process at a time and switches between them. With it, the kernels of several
+processes run side by side, which small networks need to fill a GPU.
 """
 
 import contextlib
@@ -16,15 +16,15 @@ CONTROL = "nvidia-cuda-mps-control"
 PIPES, LOGS = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
 USUAL_PIPES = Path("/tmp/nvidia-mps")
 _SECONDS = 20.0
-"""What the service may take to start or to end, before we go on without it."""
+"""Time allowed for the service to start or end, before we continue without it."""
 
 
 @contextlib.contextmanager
 def shared_gpu() -> Iterator[bool]:
-    """Let processes that are started inside the block use a GPU side by side; say whether they will.
+    """Let processes that are started inside the block use a GPU side by side; yield whether they will.
 
-    The service is of this program alone, with its files in a temporary folder, and ends with the block. One
-    that runs already is used as it is. Where there is none, the processes take turns as ever.
+    The service belongs to this program alone. Its files are in a temporary folder; it ends with the block.
+    A service that already runs is used as it is. Without MPS, the processes take turns.
     """
     if PIPES in os.environ or (USUAL_PIPES / "control").exists():
         yield True
@@ -40,13 +40,13 @@ def shared_gpu() -> Iterator[bool]:
             with _environment(places if started else {}):
                 yield started
         finally:
-            # Also where the start failed or was interrupted: the service may run nevertheless.
+            # Also if the start failed or was interrupted: the service may run nevertheless.
             _run([control], places, "quit\n")
 
 
 @contextlib.contextmanager
 def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """Set variables for this process and those that it starts; as they were before afterwards."""
+    """Set variables for this process and those that it starts; restore them afterwards."""
     before = {name: os.environ[name] for name in variables if name in os.environ}
     os.environ.update(variables)
     try:

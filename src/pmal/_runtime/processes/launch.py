@@ -1,5 +1,7 @@
-"""Which of several processes this is, by the environment that torchrun gives to each, and the cores that it
-may use. Imports no torch."""
+"""Which of several processes this is, from torchrun's environment variables, and its usable cores.
+
+Imports no torch.
+"""
 
 import os
 from typing import NamedTuple
@@ -10,7 +12,7 @@ _NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 
 
 class Launch(NamedTuple):
-    """A process's number among all, and among those of its machine."""
+    """A process's number among all processes, and among those of its machine."""
 
     rank: int = 0
     size: int = 1
@@ -19,12 +21,16 @@ class Launch(NamedTuple):
 
 
 def is_alone() -> bool:
-    """Whether the environment speaks of no other process."""
+    """Return whether the environment describes no other process."""
     return "RANK" not in os.environ or os.environ.get("WORLD_SIZE", "1") == "1"
 
 
 def read_launch() -> Launch:
-    """Alone, unless the environment says otherwise."""
+    """Return this process's place among all. Without torchrun's variables it is alone.
+
+    Raises:
+        UsageError: torchrun's variables are incomplete or malformed.
+    """
     if is_alone():
         return Launch()
     words = [os.environ.get(name, "") for name in _NAMES]
@@ -39,11 +45,11 @@ def read_launch() -> Launch:
 
 
 def usable_cores() -> int:
-    """CPU cores that this process may use, which can be fewer than there are."""
+    """Return how many CPU cores this process may use; this can be fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def refuse_ranks() -> None:
-    """For commands that would do the same work in every process."""
+    """Reject several processes, for commands that would do the same work in each."""
     if read_launch().size > 1:
         raise UsageError("only pmal fit and pmal mine share their work: start others without torchrun")

@@ -1,10 +1,10 @@
-"""The processes that share a run: this one alone, or one per GPU as torchrun starts them.
+"""The processes that share a run: this one alone, or one per GPU as started by torchrun.
 
-`Ranks` is a process that is alone: every exchange with the others gives back what it was given, so that code
-written for several needs no second path for one. `RankGroup` is the same through torch.distributed.
+`Ranks` is a single process: every exchange returns what it was given, so that code written for several
+processes needs no second path for one. `RankGroup` does the same through torch.distributed.
 
-Tensors on a GPU go through NCCL and may be captured in a CUDA graph; JSON and tensors on the CPU go through
-gloo, which notices at once when a process at the other end has died.
+Tensors on a GPU go through NCCL and may be captured in a CUDA graph. JSON and tensors on the CPU go through
+gloo, which notices at once if another process has died.
 """
 
 import itertools
@@ -21,11 +21,11 @@ Result = TypeVar("Result")
 Named = dict[str, Tensor]
 
 _CHUNK = 1 << 28
-"""Bytes sent at a time: no backend has to hold a copy of a large tensor."""
+"""Bytes sent at a time, so that no backend has to hold a copy of a large tensor."""
 
 
 class Lost(PmalError):
-    """Another process of the run is gone."""
+    """Another process of the run has died."""
 
 
 class Ranks:
@@ -35,16 +35,16 @@ class Ranks:
 
     @property
     def first(self) -> bool:
-        """Whether this is the process that writes files and talks to the user."""
+        """Return whether this process is the one that writes files and talks to the user."""
         return self.rank == 0
 
     @property
     def part(self) -> tuple[int, int]:
-        """Which part of how many is this process's."""
+        """Return this process's number and the number of processes."""
         return self.rank, self.size
 
     def shares(self, count: int) -> list[slice]:
-        """Each process's of `count` things: neighbors, and as many as anybody else's, or one less.
+        """Return each process's share of `count` items: contiguous, and of equal sizes up to one item.
 
         >>> RankGroup(0, 3).shares(10)
         [slice(0, 4, None), slice(4, 7, None), slice(7, 10, None)]
@@ -53,45 +53,45 @@ class Ranks:
         return [slice(*both) for both in itertools.pairwise(edges)]
 
     def share(self, count: int) -> slice:
-        """This process's of `count` things."""
+        """Return this process's share of `count` items."""
         return self.shares(count)[self.rank]
 
     def for_all(self, advance: Callable[[int], None]) -> Callable[[int], None]:
-        """A report of this process's share as one of the whole: the others are about as far."""
+        """Return a progress callback that counts for all processes, assuming they are equally far."""
         return advance
 
     def by_first(self, work: Callable[[], Result]) -> Result:
-        """Done by the first process alone; what comes out (any JSON), or its error, is every process's."""
+        """Run `work` in the first process; return its result (JSON), or raise its error, in every process."""
         return work()
 
     def gather(self, value: Any) -> list[Any]:
-        """Every process's value (any JSON), in order."""
+        """Return every process's value (JSON), in order."""
         return [value]
 
     def largest(self, number: int) -> int:
-        """The largest number that any process has."""
+        """Return the largest number of all processes."""
         return number
 
     def tensors_of_first(self, read: Callable[[], tuple[Named, Any]]) -> tuple[Named, Any]:
-        """Tensors on the CPU, and JSON about them, read by the first process alone."""
+        """Return CPU tensors and JSON about them, read by the first process alone."""
         return read()
 
     def copy_first(self, tensors: Iterable[Tensor]) -> None:
-        """Overwrite the tensors with the first process's."""
+        """Overwrite the tensors with those of the first process."""
 
     def sum(self, values: Tensor) -> Tensor:
-        """The sum over all processes; the values given may be overwritten."""
+        """Return the sum over all processes; the input may be overwritten."""
         return values
 
     def average(self, tensors: Sequence[Tensor]) -> None:
         """Overwrite tensors of one data type with their means over all processes, in one exchange."""
 
     def gather_rows(self, own: Tensor, counts: Sequence[int]) -> Tensor:
-        """Every process's rows, in order; each knows how many the others have."""
+        """Return the rows of all processes, in order. `counts` is the number of rows of each."""
         return own
 
     def gather_alike(self, own: Tensor) -> Tensor:
-        """(size, ...) of tensors of one shape; the gradient goes back to the process each came from."""
+        """Return tensors of one shape as (size, ...); gradients flow back to the process each came from."""
         return own[None]
 
 
@@ -99,7 +99,7 @@ ALONE = Ranks()
 
 
 class RankGroup(Ranks):
-    """Some of several processes. All of them call the same methods in the same order."""
+    """One of several processes. All of them call the same methods in the same order."""
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
@@ -178,7 +178,7 @@ class RankGroup(Ranks):
         return gathered
 
     def _tell(self, value: Any, source: int) -> Any:
-        """The value of one process, as JSON: unlike a pickle, nothing in it can run."""
+        """Return the value of one process, sent as JSON: unlike a pickle, JSON cannot run code."""
         text = bytearray(json.dumps(value).encode() if self.rank == source else b"")
         length = torch.tensor([len(text)])
         _exchange("broadcast", length, source)
@@ -188,7 +188,7 @@ class RankGroup(Ranks):
 
 
 class _Gather(torch.autograd.Function):
-    """Every rank's tensor on every rank. Each rank's loss depends on all of them, so gradients add up."""
+    """Gather every rank's tensor on every rank. Each rank's loss depends on all of them: gradients add up."""
 
     @staticmethod
     def forward(ctx: Any, own: Tensor, ranks: RankGroup) -> Tensor:
@@ -203,7 +203,7 @@ class _Gather(torch.autograd.Function):
 
 
 def _error_of_first(message: str, exit_code: int) -> PmalError | Interrupted:
-    """For the other processes. A signal is no fault of their work either."""
+    """Return the first process's error for the other processes. A signal stays an `Interrupted`."""
     if exit_code > 128:
         return Interrupted(exit_code - 128, message)
     shared = PmalError(message)
@@ -212,7 +212,7 @@ def _error_of_first(message: str, exit_code: int) -> PmalError | Interrupted:
 
 
 def _broadcast(values: Tensor, source: int) -> None:
-    """A contiguous tensor of any type, as bytes."""
+    """Broadcast a contiguous tensor of any type, as bytes."""
     if values.numel():
         for chunk in torch.split(values.view(-1).view(torch.uint8), _CHUNK):
             _exchange("broadcast", chunk, source)
@@ -225,14 +225,14 @@ def _operation(name: str) -> Any:
 
 
 def _exchange(name: str, values: Tensor | list[Tensor], *arguments: Any, **options: Any) -> None:
-    """A collective of torch.distributed; on the CPU its failure means that somebody has gone."""
+    """Call a collective of torch.distributed. A failure on the CPU means that another process has died."""
     import torch.distributed as dist
 
     try:
         getattr(dist, name)(values, *arguments, **options)
     except RuntimeError as error:
         if (values if isinstance(values, Tensor) else values[0]).is_cuda:
-            raise  # may be a graph that cannot be captured
+            raise  # possibly a graph that cannot be captured
         raise Lost(
             "another process of this run has ended: see its message; what is saved stays, "
             "run the same command again to go on"

@@ -1,4 +1,4 @@
-"""How a process joins those that torchrun started beside it, and how it leaves them: never by hanging."""
+"""How a process joins the others that torchrun started, and how it leaves them without hanging."""
 
 import atexit
 import contextlib
@@ -18,13 +18,13 @@ from pmal._runtime.signals import STOPPING
 from pmal.errors import PmalError, UsageError, first_line
 
 PATIENCE = datetime.timedelta(hours=1)
-"""How long one process may work alone while the others wait for it. A dead one is noticed at once."""
+"""How long one process may work alone while the others wait for it. A dead process is noticed at once."""
 
 _opened: dict[str, Any] = {}
 
 
 def open_ranks(device: str = "auto") -> Ranks:
-    """Join the others. Each process takes the GPU of its number on its machine, or the CPU."""
+    """Join the other processes. Each takes the GPU with its local number, or the CPU."""
     launch = read_launch()
     if launch.size == 1:
         return ALONE
@@ -36,7 +36,11 @@ def open_ranks(device: str = "auto") -> Ranks:
 
 
 def local_device(name: str, launch: Launch) -> torch.device:
-    """The device of this process; one GPU cannot serve two."""
+    """Return the device of this process.
+
+    Raises:
+        UsageError: several processes would have to share one GPU.
+    """
     device = choose_device(name)
     if launch.size == 1 or device.type == "cpu":
         return device
@@ -57,11 +61,11 @@ def _join(launch: Launch, device: torch.device) -> dict[str, Any]:
         torch.cuda.set_device(device)
     try:
         shared, rank, size = next(rendezvous("env://", timeout=datetime.timedelta(minutes=5)))
-        # torchrun may start all processes again (--max-restarts): they must not meet those that are gone.
+        # torchrun may restart all processes (--max-restarts): the new ones must not meet the old ones.
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         store = dist.PrefixStore(f"pmal/{attempt}", shared)  # type: ignore[attr-defined]
         dist.init_process_group(
-            # What is on the CPU goes by its own way in either case: a dead NCCL peer is noticed late.
+            # CPU tensors always go through gloo: NCCL notices a dead peer late.
             "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
             store=store,
             rank=rank,
@@ -83,22 +87,22 @@ def _leave() -> None:
 
 
 def finish_rank(code: int) -> None:
-    """End the process after its work, if it is one of several, once the others have done theirs.
+    """End the process after its work, if it is one of several, once the others have finished.
 
-    At once: when the interpreter clears up, threads of torch.distributed that still run can abort it.
+    It exits at once: at interpreter shutdown, running threads of torch.distributed can abort the process.
     """
     if "ranks" in _opened:
         with contextlib.suppress(Lost):
             _opened["ranks"].largest(0)
         atexit.unregister(_leave)
-        atexit._run_exitfuncs()  # processes that decode images end by these
+        atexit._run_exitfuncs()  # these end the processes that decode images
         _exit(code)
 
 
 def fail_rank(error: BaseException, message: str, code: int) -> NoReturn:
-    """Say what went wrong, once for all processes, and be gone.
+    """Print the error, once for all processes, and exit at once.
 
-    An orderly end of the interpreter would wait for exchanges that nobody answers any more.
+    A normal shutdown would wait for exchanges that no process answers any more.
     """
     for number in STOPPING:  # torchrun ends the others as soon as one has ended
         signal.signal(number, signal.SIG_IGN)
@@ -114,8 +118,8 @@ def _exit(code: int) -> NoReturn:
 
 
 def _first_to_say(error: BaseException, message: str) -> bool:
-    """Whether no other process has said this, or anything that this is a mere consequence of."""
-    if "store" not in _opened:  # before they meet, all processes of a machine are wrong in the same way
+    """Return whether no other process has printed this message or the error that caused it."""
+    if "store" not in _opened:  # before they meet, all processes of a machine fail in the same way
         return not isinstance(error, UsageError) or os.environ.get("LOCAL_RANK", "0") == "0"
     store = _opened["store"]
     digest = hashlib.sha256(message.encode()).hexdigest()

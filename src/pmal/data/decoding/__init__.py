@@ -1,1 +1,1 @@
-"""From encoded bytes to pixels of one size."""
+"""Decoding of encoded bytes to pixels of one size."""

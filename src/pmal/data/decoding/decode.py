@@ -1,22 +1,22 @@
-"""Image bytes to pixels, and pixels to the size and channels that a model takes.
+"""Decoding of image bytes to pixels, and resizing of pixels to a model's size and channels.
 
-What happens to an image, whatever its file is called:
+What happens to an image, whatever its file name:
 
-- JPEG, PNG, WebP, BMP, GIF, TIFF and PPM are read, and HEIC where the package pillow-heif is installed.
-  They are told apart by their first bytes (`formats.py`). Anything else is refused.
-- An image of more than 50 megapixels is refused on its header, before memory for its pixels is taken. So is
-  a TIFF with a tile of that size, whatever part of it is shown.
+- JPEG, PNG, WebP, BMP, GIF, TIFF and PPM are read; HEIC is read if the package pillow-heif is installed.
+  The format is detected by the first bytes (`image_formats.py`). Any other format is rejected.
+- An image of more than 50 megapixels is rejected by its header, before memory for its pixels is allocated.
+  So is a TIFF with a tile of that size, whatever part of it is shown.
 - The rotation in the EXIF data is applied. EXIF data that cannot be read counts as "not rotated".
 - Gray stays one channel; black-and-white becomes gray. A palette, CMYK, YCbCr and LAB become RGB.
 - 16 bits a channel become 8: gray is divided by 257 and rounded, color keeps its high byte.
-  Integers outside 0..65535 and floating-point pixels are refused: nothing says what their white is.
-- What is transparent shows white. Of an animation, the first frame counts.
-- A truncated or damaged image is refused as a whole; no half-gray pictures enter a training.
+  Integers outside 0..65535 and floating-point pixels are rejected: their white level is unknown.
+- Transparent areas become white. Of an animation, the first frame is read.
+- A truncated or damaged image is rejected as a whole; no half-gray pictures enter a training.
 - A JPEG of which far fewer pixels are needed is decoded at a half, a quarter or an eighth of its size.
-- A HEIC image whose pixels are more than its header declares is refused by its decoder.
-- A JPEG of more than 100 scans is refused: each takes a few bytes and a pass over all pixels.
+- A HEIC image that has more pixels than its header declares is rejected by its decoder.
+- A JPEG of more than 100 scans is rejected: each takes a few bytes and a pass over all pixels.
 
-Refused means `BadImage` with a reason, and the loader lists the image in the quarantine.
+To reject is to raise `BadImage` with a reason; the loader then lists the image in the quarantine.
 """
 
 import io
@@ -44,31 +44,31 @@ from pmal.data.samples import BadImage, Pixels
 
 MAX_PIXELS = 50_000_000
 MAX_SCANS = 100
-"""Of a JPEG. Encoders write about ten; a small file with very many takes hours."""
+"""Largest number of scans of a JPEG. Encoders write about ten; a small file with very many takes hours."""
 REDUCED_MARGIN = 1.5
-"""How many times the wanted size a JPEG decoded at reduced size still has at least.
+"""A JPEG decoded at reduced size has at least this many times the wanted size.
 
-The rest is scaled as ever. With this margin the pixels of photographs differ from those of a full decode
-less (by 1 of 255 in the mean) than they would by a bicubic filter; without it, by up to 3.
+The rest is scaled as usual. With this margin the pixels of photographs differ from those of a full decode
+less (by 1 of 255 in the mean) than they would with a bicubic filter; without it, by up to 3.
 """
 
 Result = TypeVar("Result")
 
 
 class TooManyPixels(BadImage):
-    """More than the limit that was asked for."""
+    """The image has more pixels than the given limit."""
 
 
 @dataclass(frozen=True)
 class Examined:
-    """What an image is; its size is that of the upright picture."""
+    """Properties of an image; its size is that of the upright picture."""
 
     width: int
     height: int
     kind: str
     """RGB, gray, palette, CMYK, transparent, or Pillow's name of another mode."""
     turned: bool
-    """By its EXIF data."""
+    """Whether its EXIF data rotate or mirror it."""
     reduced: bool
     """Whether the pixels are those of a smaller image."""
     pixels: Pixels
@@ -91,12 +91,12 @@ _DAMAGE = (
 )
 
 _MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
-"""Also within the pixels of a JPEG, where a 0 follows every 255 that is none. Restarts do not count."""
+"""A marker, also within the pixels of a JPEG, where a 0 follows each plain 255. Restarts are excluded."""
 _ALONE, _END, _SCAN = (0x01, 0xD8), 0xD9, 0xDA
-"""Markers that no length follows, of the end, and of a scan."""
+"""Markers without a length, the end marker, and the scan marker."""
 
 _TILE_SIDES = (322, 323)
-"""Tags of a TIFF."""
+"""TIFF tags of the width and length of a tile."""
 
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -113,22 +113,37 @@ _MIRRORED_Y = tuple(_TURNS[orientation] for orientation in (3, 4, 6, 7))
 
 
 def decode(data: bytes, *, max_pixels: int = MAX_PIXELS) -> Pixels:
-    """Pixels (H, W, C), C = 1 or 3, of an encoded image. Raises `BadImage` with a short reason."""
+    """Return the pixels (H, W, C), C = 1 or 3, of an encoded image.
+
+    Args:
+        data: the bytes of an image file.
+        max_pixels: images with more pixels are rejected.
+
+    Raises:
+        BadImage: the image cannot be read; the message is a short reason.
+    """
     return _read(data, max_pixels, lambda image: _as_array(_upright(image)))
 
 
 def decode_fitted(data: bytes, size: int, channels: int, *, max_pixels: int = MAX_PIXELS) -> Pixels:
-    """As `fit_to(decode(data), size, channels)`, with no more of a large JPEG decoded than is needed."""
+    """Return `fit_to(decode(data), size, channels)`, but decode no more of a large JPEG than needed.
+
+    Raises:
+        BadImage: as in `decode`.
+    """
     return _read(data, max_pixels, lambda image: _fitted(image, size, channels))
 
 
 def decode_small(data: bytes, most: int) -> Pixels:
-    """A square of at most `most` pixels a side, gray or RGB as the image is; of a large JPEG quickly."""
+    """Return a square of at most `most` pixels a side, gray or RGB like the image; fast for a large JPEG."""
     return _read(data, MAX_PIXELS, lambda image: _fitted(image, min(*image.size, most), 0))
 
 
 def verify(data: bytes, *, max_pixels: int = MAX_PIXELS) -> None:
-    """Raises what `decode` raises. Damage to a JPEG shows at an eighth of its size as well, and sooner."""
+    """Raise what `decode` raises.
+
+    A JPEG is decoded at an eighth of its size, which is faster and shows the same damage.
+    """
 
     def load(image: ImageFile) -> None:
         _reduce(image, 8)
@@ -138,9 +153,14 @@ def verify(data: bytes, *, max_pixels: int = MAX_PIXELS) -> None:
 
 
 def examine(data: bytes, least: int) -> "Examined":
-    """Return what an image is. Of a large JPEG no more is decoded than leaves `least` pixels a side.
+    """Return the properties and pixels of an image.
 
-    Raises what `decode` raises.
+    Args:
+        data: the bytes of an image file.
+        least: a large JPEG is decoded at reduced size, with at least this many pixels a side.
+
+    Raises:
+        BadImage: as in `decode`.
     """
 
     def look(image: ImageFile) -> Examined:
@@ -155,7 +175,7 @@ def examine(data: bytes, least: int) -> "Examined":
 
 
 def gray_square(pixels: Pixels, side: int) -> Pixels:
-    """Return the whole image as gray pixels (side, side), each the mean of the part that it covers.
+    """Return the whole image as gray pixels (side, side), each the mean of the area that it covers.
 
     >>> gray_square(np.full((4, 8, 3), 9, np.uint8), 2).tolist()
     [[9, 9], [9, 9]]
@@ -164,7 +184,9 @@ def gray_square(pixels: Pixels, side: int) -> Pixels:
 
 
 def fit_to(pixels: Pixels, size: int, channels: int) -> Pixels:
-    """Pixels (size, size, channels): shorter side scaled to `size` (bilinear, antialiased), centered crop.
+    """Return pixels (size, size, channels): shorter side scaled to `size`, then a centered crop.
+
+    Scaling is bilinear with antialiasing.
 
     >>> fit_to(np.zeros((20, 30, 3), np.uint8), 10, 1).shape
     (10, 10, 1)
@@ -175,7 +197,7 @@ def fit_to(pixels: Pixels, size: int, channels: int) -> Pixels:
 
 
 def encode_png(pixels: Pixels) -> bytes:
-    """The same pixels as a PNG, losslessly.
+    """Return the pixels as a lossless PNG.
 
     >>> pixels = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
     >>> bool((decode(encode_png(pixels)) == pixels).all())
@@ -187,13 +209,13 @@ def encode_png(pixels: Pixels) -> bytes:
 
 
 def _read(data: bytes, max_pixels: int, use: Callable[[ImageFile], Result]) -> Result:
-    """What `use` makes of the image, of which the header is read and the size within the limit."""
+    """Check the header and size of an image, and return what `use` makes of it."""
     if not data:
         raise BadImage("empty file")
     reader = reader_of(data)
     with _quiet_pillow():
         try:
-            # Not `Image.open`: its own pixel limit can be lifted by a global variable of Pillow only.
+            # Not `Image.open`: its own pixel limit can only be lifted by a global variable of Pillow.
             _check_size(_canvas_size(reader, data), max_pixels)
             with reader(io.BytesIO(data)) as image:
                 _check_size(image.size, max_pixels)
@@ -204,7 +226,7 @@ def _read(data: bytes, max_pixels: int, use: Callable[[ImageFile], Result]) -> R
 
 
 def _upright(image: ImageFile) -> Image.Image:
-    """The whole picture, turned as its EXIF data say, in mode L or RGB."""
+    """Return the whole picture, turned as its EXIF data say, in mode L or RGB."""
     image.load()
     turn = _turn_of(image)
     plain = _to_gray_or_rgb(image)
@@ -219,7 +241,7 @@ def _fitted(image: ImageFile, size: int, channels: int) -> Pixels:
         return _as_array(_fit_image(_upright(image), size, channels))
     image.load()
     turn = _turn_of(image)
-    # The same square as in the whole image. It is turned last: the reduced sides are rounded up.
+    # The same square as in the whole image. It is turned last, because the reduced sides are rounded up.
     left, top = (width - side + (turn in _MIRRORED_X)) // 2, (height - side + (turn in _MIRRORED_Y)) // 2
     box = (left / scale, top / scale, (left + side) / scale, (top + side) / scale)
     small = _to_gray_or_rgb(image).resize((size, size), Image.Resampling.BILINEAR, box=box)
@@ -227,9 +249,9 @@ def _fitted(image: ImageFile, size: int, channels: int) -> Pixels:
 
 
 def _reduce(image: ImageFile, most: int) -> int:
-    """Have a JPEG decoded at 1/2, 1/4 or 1/8 of its size, of these the smallest that is at least 1/most.
+    """Make a JPEG decode at the smallest of 1/2, 1/4 and 1/8 of its size that is at least 1/most.
 
-    Its transform gives these sizes at less work than the full one. Returns the divisor; 1: not reduced.
+    The JPEG transform gives these sizes at less cost than the full one. Return the divisor; 1: not reduced.
     """
     scale = next((divisor for divisor in (8, 4, 2) if divisor <= most), 1)
     if scale == 1 or not isinstance(image, JpegImageFile):
@@ -242,7 +264,7 @@ def _reduce(image: ImageFile, most: int) -> int:
 def _fit_image(image: Image.Image, size: int, channels: int) -> Image.Image:
     side = min(image.size)
     left, top = (image.width - side) // 2, (image.height - side) // 2
-    # The box keeps the scaled long side of a very thin image from ever existing.
+    # The box avoids ever creating the scaled long side of a very thin image.
     box = (left, top, left + side, top + side)
     if side == size:
         return _with_channels(image.crop(box), channels)
@@ -263,7 +285,7 @@ def _check_size(size: tuple[int, int], max_pixels: int) -> None:
 
 
 def _check_hidden_work(image: ImageFile, data: bytes, max_pixels: int) -> None:
-    """What the size of an image does not tell."""
+    """Reject work that the size of an image does not show."""
     if isinstance(image, TiffImageFile):  # a tile is decoded whole, however small the image is
         width, length = (image.tag_v2.get(tag, 0) for tag in _TILE_SIDES)
         _check_size((width, length), max_pixels)
@@ -275,7 +297,7 @@ def _check_scans(data: bytes) -> None:
     at = scans = 0
     while match := _MARKER.search(data, at):
         marker, at = data[match.end() - 1], match.end()
-        if marker == _END:  # what follows are other images, or films
+        if marker == _END:  # other images or videos may follow
             return
         if marker not in _ALONE:
             at += int.from_bytes(data[at : at + 2])
@@ -285,7 +307,7 @@ def _check_scans(data: bytes) -> None:
 
 
 def _canvas_size(reader: type[ImageFile], data: bytes) -> tuple[int, int]:
-    """The size in the header of the formats for which Pillow takes memory when it opens them, else (0, 0)."""
+    """Return the size in the header for formats whose pixels Pillow allocates on opening, else (0, 0)."""
 
     def bits(start: int, first_bit: int, count: int) -> int:
         return int.from_bytes(data[start : start + 4], "little") >> first_bit & ((1 << count) - 1)
@@ -317,7 +339,7 @@ def _turn_of(image: ImageFile) -> Image.Transpose | None:
 
 
 def _to_gray_or_rgb(image: Image.Image) -> Image.Image:
-    """The same picture in mode L or RGB."""
+    """Return the same picture in mode L or RGB."""
     if image.mode == "F":
         raise BadImage("floating-point pixels: save the image with 8 or 16 bits a channel")
     if image.mode.startswith("I"):
@@ -342,7 +364,7 @@ def _from_wide_gray(image: Image.Image) -> Image.Image:
 
 
 def _with_channels(image: Image.Image, channels: int) -> Image.Image:
-    """0: as many as it has."""
+    """Convert an image to 1 or 3 channels. With 0 it keeps its own."""
     return image.convert("L" if channels == 1 else "RGB") if channels else image
 
 
@@ -362,10 +384,10 @@ _quiet_filters = warnings.catch_warnings()
 
 @contextmanager
 def _quiet_pillow() -> Iterator[None]:
-    """No warnings from Pillow's modules (mostly about damaged EXIF data).
+    """Silence warnings from Pillow's modules, which are mostly about damaged EXIF data.
 
-    The warning filters belong to the whole process. So the first of several threads changes them and the last
-    one restores them; nested changes would be undone in the wrong order.
+    Warning filters belong to the whole process. So the first of several threads changes them and the last one
+    restores them; nested changes would be undone in the wrong order.
     """
     global _quiet_depth, _quiet_filters
     with _quiet_lock:

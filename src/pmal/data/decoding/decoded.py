@@ -1,7 +1,7 @@
-"""A set too large for the device, decoded once: from then on its pixels come from a file on a fast disk.
+"""A set too large for the device, decoded once: later epochs read its pixels from a file on a fast disk.
 
-A GPU trains faster than the cores beside it decode: with ResNet-50 at 224 px, an H200 takes what 16 of them
-give, if they are fast. Every epoch but the first then costs no more than reading 150 kB an image.
+A GPU trains faster than its machine's cores decode: with ResNet-50 at 224 px, one H200 needs all that 16
+fast cores can decode. With the file, every epoch but the first only reads 150 kB an image.
 """
 
 import contextlib
@@ -22,19 +22,19 @@ from pmal.data.feeding.workers import Plan
 from pmal.errors import DataError
 
 THREADS = 8
-"""That read and write a batch: one alone would wait for the disk at every image."""
+"""Threads that read and write a batch: a single one would wait for the disk at every image."""
 Move = Callable[[int, list[memoryview], int], int]
-"""os.preadv or os.pwritev."""
+"""Either os.preadv or os.pwritev."""
 
 
 class DecodedImages:
-    """Streamed images that are kept as they are decoded, in a file that ends with the process.
+    """Streamed images that are stored as they are decoded, in a file that ends with the process.
 
-    Processes on one machine have it in common: what one has decoded, the others read.
+    Processes on one machine share the file: what one has decoded, the others read.
     """
 
     def __init__(self, images: StreamedImages, file: "ScratchFile") -> None:
-        """file: for as many images or for more."""
+        """Take the images and a file for at least as many images."""
         self.images, self.file, dataset = images, file, images.dataset
         self.shape = (dataset.channels, dataset.size, dataset.size)
 
@@ -52,7 +52,7 @@ class DecodedImages:
         lacking = [positions[~kept[positions]] for positions in plan]
         wanted = [positions for positions in lacking if len(positions)]
         if not wanted:
-            self.images.workers.end()  # there is nothing left to decode
+            self.images.workers.end()  # nothing is left to decode
         decoded = self.images.workers.results(wanted)
         for positions, new in zip(plan, lacking, strict=True):
             if len(new):
@@ -63,10 +63,10 @@ class DecodedImages:
 
 
 class ScratchFile:
-    """Images in a file without a name, which is gone when the last process that has opened it ends.
+    """Images in a file without a name, which disappears when the last process that opened it ends.
 
-    It is read and written, not mapped into memory: a mapped file costs a page fault for every 4 kB, and a
-    disk that fails would kill the process instead of giving an error.
+    It is read and written, not mapped into memory. A mapped file costs a page fault for every 4 kB, and a
+    failing disk would kill the process instead of raising an error.
     """
 
     def __init__(self, descriptor: int, count: int, image_bytes: int) -> None:
@@ -75,17 +75,19 @@ class ScratchFile:
         weakref.finalize(self, os.close, descriptor)
 
     def kept(self) -> torch.Tensor:
-        """Which images it has, bool (N,). A mark for each stands behind the pixels of all."""
+        """Return which images the file has, bool (N,). The marks are stored after all pixels."""
         marks = bytearray(self.count)
         self._whole(os.preadv, marks, self.count * self.image_bytes)
         return torch.frombuffer(marks, dtype=torch.bool)
 
     def write(self, positions: torch.Tensor, images: torch.Tensor) -> None:
+        """Store images (B, C, H, W) at these positions."""
         self._each(os.pwritev, positions, images)
-        for position in positions.tolist():  # after its pixels: another process may look
+        for position in positions.tolist():  # the mark after the pixels: another process may read meanwhile
             self._whole(os.pwritev, bytearray([1]), self.count * self.image_bytes + position)
 
     def read(self, positions: torch.Tensor, into: torch.Tensor) -> None:
+        """Read the images at these positions into a batch (B, C, H, W)."""
         self._each(os.preadv, positions, into)
 
     def _each(self, move: Move, positions: torch.Tensor, images: torch.Tensor) -> None:
@@ -99,7 +101,7 @@ class ScratchFile:
         list(self._pool.map(part, range(min(THREADS, len(places)))))
 
     def _whole(self, move: Move, buffer: bytearray | memoryview, offset: int) -> None:
-        """One call may move a part only."""
+        """Move the whole buffer: one call may move only a part."""
         rest = memoryview(buffer)
         while len(rest):
             try:
@@ -112,10 +114,13 @@ class ScratchFile:
 
 
 def scratch_file(folder: Path, shape: tuple[int, ...], ranks: Ranks = ALONE) -> ScratchFile:
-    """Room on disk for images of this shape (N, C, H, W).
+    """Return room on disk for images of this shape (N, C, H, W).
 
-    Its name is gone once all have opened it, before it takes any room: whatever ends them, nothing stays. One
-    per machine: a folder that several share through a network would be slower than decoding.
+    The name is removed once all processes have opened the file and before it grows: however they end, nothing
+    stays. There is one file per machine: a folder shared through a network would be slower than decoding.
+
+    Raises:
+        DataError: the folder cannot be written or has too little room.
     """
     path = folder / f"pmal-{ranks.by_first(lambda: secrets.token_hex(8))}-{socket.gethostname()}"
     descriptor, failed = -1, ""
@@ -126,12 +131,12 @@ def scratch_file(folder: Path, shape: tuple[int, ...], ranks: Ranks = ALONE) -> 
     try:
         _check_all(folder, failed, ranks)
     finally:
-        with contextlib.suppress(OSError):  # another process was first, or it was never there
+        with contextlib.suppress(OSError):  # another process was first, or the file was never created
             path.unlink()
     file = ScratchFile(descriptor, shape[0], math.prod(shape[1:]))
     size = math.prod(shape) + shape[0]
     try:
-        # Now: it would be a pity to find the disk full after hours.
+        # Reserve now rather than find the disk full after hours.
         getattr(os, "posix_fallocate", _lengthen)(descriptor, 0, size)
     except OSError as error:
         gigabytes = f"{size / 1e9:,.1f} GB of decoded images"
@@ -141,12 +146,12 @@ def scratch_file(folder: Path, shape: tuple[int, ...], ranks: Ranks = ALONE) -> 
 
 
 def _lengthen(descriptor: int, begin: int, size: int) -> None:
-    """Where room cannot be reserved."""
+    """Set the size of the file on systems that cannot reserve room."""
     os.ftruncate(descriptor, begin + size)
 
 
 def _check_all(folder: Path, failed: str, ranks: Ranks) -> None:
-    """Where one process cannot go on, none does."""
+    """Raise the first error of any process in all processes."""
     failed = next(filter(None, ranks.gather(failed)), "")
     if failed:
         raise DataError(f"--cache {folder}: {failed}, or leave it out")

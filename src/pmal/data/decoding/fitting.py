@@ -1,4 +1,7 @@
-"""Every sample decoded to the size of a model, in threads. Imports no torch: an exported model needs none."""
+"""Decoding of all samples to a model's size, in threads.
+
+Imports no torch: an exported model needs none.
+"""
 
 import math
 import statistics
@@ -16,12 +19,12 @@ from pmal.data.samples import BadImage, EncodedStore, Ids, Pixels, Samples
 
 _CHUNK = 64
 SMALL_SECONDS = 5e-4
-"""So short a time goes mostly into the interpreter: of 32 px, 16 threads decode half as many as one."""
+"""Mean time below which the interpreter dominates: at 32 px, 16 threads decode half as many as one."""
 
 
 @dataclass(frozen=True)
 class BadSample:
-    """A sample that is left out, and why."""
+    """A sample that is left out, and the reason."""
 
     id: int
     name: str
@@ -31,7 +34,18 @@ class BadSample:
 def read_fitted(
     samples: Samples, *, size: int, channels: int, workers: int = 0, advance: Advance | None = None
 ) -> tuple[Pixels, Samples, list[BadSample]]:
-    """Pixels (M, C, H, W) of the M readable samples, these samples, and those that were not readable."""
+    """Decode all samples in threads.
+
+    Args:
+        samples: the samples to read.
+        size: side of the square that each image is scaled and cropped to.
+        channels: 1 or 3.
+        workers: number of threads, see `try_all`.
+        advance: called with the number of samples that were just read.
+
+    Returns:
+        Pixels (M, C, H, W) of the M readable samples, these samples, and those that were not readable.
+    """
     fitted = np.empty((len(samples), channels, size, size), dtype=np.uint8)
     read = fitting_reader(samples, size, channels)
 
@@ -44,7 +58,7 @@ def read_fitted(
 
 
 def fitting_reader(samples: Samples, size: int, channels: int) -> Callable[[int], Pixels]:
-    """From a position to the pixels (size, size, channels) there."""
+    """Return a function from a position to the pixels (size, size, channels) there."""
     store, ids = samples.store, samples.ids
     if isinstance(store, EncodedStore):
         return lambda position: decode_fitted(store.encoded(int(ids[position])), size, channels)
@@ -52,7 +66,7 @@ def fitting_reader(samples: Samples, size: int, channels: int) -> Callable[[int]
 
 
 def try_each(positions: Iterable[int], attempt: Callable[[int], None]) -> list[tuple[int, str]]:
-    """The positions at which it raised `BadImage`, with the reason."""
+    """Return the positions at which `attempt` raised `BadImage`, with the reasons."""
     bad = []
     for position in positions:
         try:
@@ -65,10 +79,16 @@ def try_each(positions: Iterable[int], attempt: Callable[[int], None]) -> list[t
 def try_all(
     count: int, attempt: Callable[[int], None], workers: int, advance: Advance | None
 ) -> list[tuple[int, str]]:
-    """`try_each` of all positions, in threads.
+    """Call `try_each` on all positions, in threads.
 
-    `workers`: threads, because Pillow lets go of the interpreter while it decodes. 0: one per core, or none
-    where the first images are so small that threads would wait for the interpreter most of the time.
+    Threads help because Pillow releases the interpreter lock while it decodes.
+
+    Args:
+        count: number of positions.
+        attempt: called with each position.
+        workers: number of threads. 0: one per core, or none if the first images are so small that threads
+            would mostly wait for the interpreter.
+        advance: called with the number of positions that were just tried.
     """
 
     def go_through(start: int) -> list[tuple[int, str]]:
@@ -94,8 +114,10 @@ def try_all(
 
 
 def positions_without(bad: list[tuple[int, str]], total: int) -> Ids:
+    """Return all positions below `total` but the bad ones."""
     return np.delete(np.arange(total, dtype=np.int64), [position for position, _ in bad])
 
 
 def listed(samples: Samples, bad: list[tuple[int, str]]) -> list[BadSample]:
+    """Return the bad positions as samples with their ids and names."""
     return [BadSample(int(samples.ids[p]), samples.name(p), reason) for p, reason in bad]

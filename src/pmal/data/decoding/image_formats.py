@@ -1,9 +1,9 @@
-"""Which reader of Pillow reads an image, told by the first bytes of its file.
+"""Which of Pillow's readers reads an image, detected by the first bytes of its file.
 
 Readers are called directly. `Image.open` would try every format that Pillow and its plugins know, and has a
-pixel limit of its own. The reader of HEIC is imported when the first such file comes: the package pillow-heif
-has it (`pip install pillow-heif`). AVIF is not read: Pillow's reader decodes the whole stream, whatever size
-the header declares, so that no limit would hold before memory is taken.
+pixel limit of its own. The HEIC reader is imported at the first such file, from the package pillow-heif
+(`pip install pillow-heif`). AVIF is not read: Pillow's reader decodes the whole stream, whatever size the
+header declares, so no limit would hold before memory is allocated.
 """
 
 from functools import cache
@@ -35,11 +35,15 @@ _MOST_BRANDS = 64
 
 
 class NotAnImage(BadImage):
-    """The bytes are of no format that is read."""
+    """The bytes are in no supported format."""
 
 
 def reader_of(data: bytes) -> type[ImageFile]:
-    """Return the class that reads an encoded image. Raises `BadImage`."""
+    """Return the class that reads an encoded image.
+
+    Raises:
+        BadImage: the format is not read, or its package is missing.
+    """
     for magics, reader in _READERS:
         if data.startswith(magics) and (reader is not WebPImageFile or data[8:12] == b"WEBP"):
             return reader
@@ -54,7 +58,7 @@ def reader_of(data: bytes) -> type[ImageFile]:
 
 
 def _brands(data: bytes) -> set[bytes]:
-    """What a file of the family of MP4 says that it is: AVIF and HEIC have brands in common with films."""
+    """Return the brands of a file of the MP4 family: AVIF and HEIC share some brands with videos."""
     if data[4:8] != b"ftyp":
         return set()
     end = min(int.from_bytes(data[:4]), len(data), 4 * _MOST_BRANDS)
@@ -63,7 +67,7 @@ def _brands(data: bytes) -> set[bytes]:
 
 @cache
 def _heic_reader() -> type[ImageFile] | None:
-    """The class alone: to register it would have `Image.open` take such files in the whole process."""
+    """Return the HEIC reader, not registered: else `Image.open` would read HEIC in the whole process."""
     try:
         reader: type[ImageFile] = import_module("pillow_heif").HeifImageFile
     except ImportError:

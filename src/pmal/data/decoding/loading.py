@@ -1,6 +1,6 @@
-"""From samples to image tensors. What cannot be read is set aside with its reason; no id ever shifts.
+"""Loading of samples as image tensors. Unreadable samples are set aside with a reason; ids never shift.
 
-A set that fits into memory is loaded at once (`load_images`). A larger one is checked in full beforehand
+A set that fits into memory is loaded at once (`load_images`). A larger one is first checked in full
 (`verify_images`) and then streamed (`SampleDataset`): an image that fails only then has changed on disk.
 Both give the same pixels.
 """
@@ -38,16 +38,16 @@ from pmal.errors import DataError, UsageError
 
 MAX_UNREADABLE = 0.2
 MANY_IMAGES = 10_000
-"""From so many on, verified in processes: half of the time is the interpreter's, which threads share."""
+"""From this many images on, verify in processes: half of the time is spent in the interpreter."""
 MIXED_SIZE = 64
-"""The side that images of different sizes are brought to unless the user says another."""
+"""The side to which images of different sizes are scaled by default."""
 
 
 @dataclass(frozen=True)
 class Loaded:
     """Images (M, C, H, W) uint8 of the M readable samples, and the samples that were not readable.
 
-    Embeddings in the place of images are (M, D, 1, 1) float32.
+    Embeddings in place of images are (M, D, 1, 1) float32.
     """
 
     images: torch.Tensor
@@ -58,7 +58,18 @@ class Loaded:
 def load_images(
     samples: Samples, *, size: int, channels: int, workers: int = 0, advance: Advance | None = None
 ) -> Loaded:
-    """Decode every sample to (channels, size, size). `workers`: threads, 0 for one per usable CPU core."""
+    """Decode every sample to (channels, size, size).
+
+    Args:
+        samples: images, or embeddings if `size` is 1.
+        size: side of the images.
+        channels: 1 or 3; the width of embeddings.
+        workers: number of threads, 0 for one per usable CPU core.
+        advance: called with the number of samples that were just read.
+
+    Raises:
+        UsageError: the samples do not fit the shape.
+    """
     if isinstance(samples.store, VectorStore):
         return _load_rows(samples, samples.store, (size, channels), advance)
     held = _already_fitted(samples, size, channels)
@@ -79,7 +90,13 @@ def load_images(
 def verify_images(
     samples: Samples, *, workers: int = 0, advance: Advance | None = None
 ) -> tuple[Samples, list[BadSample]]:
-    """Check every sample once and keep nothing: the readable samples, and those that are not."""
+    """Check every sample once, keep no pixels, and return the readable samples and the others.
+
+    Args:
+        samples: the samples to check.
+        workers: number of threads or processes, 0 for one per usable CPU core.
+        advance: called with the number of samples that were just checked.
+    """
     if len(samples) < MANY_IMAGES or not isinstance(samples.store, EncodedStore):
         bad = try_all(len(samples), _check_of(samples), workers, advance)
     else:
@@ -88,10 +105,13 @@ def verify_images(
 
 
 def probe_shape(samples: Samples, limit: int = 64) -> tuple[int, int]:
-    """Side and channels to load with, judged by up to `limit` evenly spaced samples.
+    """Return the side and the channels to load with, from up to `limit` evenly spaced samples.
 
-    The side is that of the images where all are squares of one size, else 64. One channel only where all are
-    gray.
+    The side is that of the images if all are squares of one size, else 64. There is one channel only if all
+    images are gray.
+
+    Raises:
+        DataError: none of these samples is readable.
     """
     positions = evenly(len(samples), limit)
     shapes, failures = [], []
@@ -115,7 +135,18 @@ def check_quarantine(
     max_share: float = MAX_UNREADABLE,
     unit: str = "images",
 ) -> None:
-    """Refuse a part of which too much is unreadable: then the cause is not a few bad files."""
+    """Reject a part with too many unreadable samples: then the cause is not a few bad files.
+
+    Args:
+        quarantine: the unreadable samples.
+        total: number of all samples of the part.
+        where: the part, for the message.
+        max_share: largest share of unreadable samples.
+        unit: what the samples are called in the message.
+
+    Raises:
+        DataError: the share is larger.
+    """
     if len(quarantine) > max_share * total:
         first = quarantine[0]
         raise DataError(
@@ -125,7 +156,7 @@ def check_quarantine(
 
 
 def _check_of(samples: Samples) -> Callable[[int], None]:
-    """Raises `BadImage` where the image at a position cannot be read."""
+    """Return a function that raises `BadImage` if the image at a position cannot be read."""
     store, ids = samples.store, samples.ids
     if isinstance(store, EncodedStore):
         return lambda position: verify(store.encoded(int(ids[position])))
@@ -147,7 +178,7 @@ def _verify_many(samples: Samples, workers: int, advance: Advance | None) -> lis
 
 
 class _BadImages(Dataset[list[tuple[int, str]]]):
-    """Positions of the images of a batch that cannot be read, and why."""
+    """Positions of the unreadable images of a batch, with the reasons."""
 
     def __init__(self, samples: Samples) -> None:
         self.samples = samples
@@ -174,7 +205,7 @@ class SampleDataset(Dataset[torch.Tensor]):
         return self.__getitems__([position])[0]
 
     def __getitems__(self, positions: list[int]) -> torch.Tensor:
-        """(B, C, H, W), which a worker hands over as one piece. torch calls it where a dataset has it."""
+        """Return a batch (B, C, H, W), which a worker sends as one piece. torch calls it if it exists."""
         images = np.empty((len(positions), self.channels, self.size, self.size), dtype=np.uint8)
         read = fitting_reader(self.samples, self.size, self.channels)
         for place, position in enumerate(positions):
@@ -187,7 +218,7 @@ class SampleDataset(Dataset[torch.Tensor]):
 
 
 def _check_width(store: VectorStore, size: int, channels: int) -> None:
-    """Refuse embeddings that a model of images, or of other embeddings, cannot take."""
+    """Reject embeddings that do not fit a model of images or of other embeddings."""
     if size != 1:
         raise UsageError(f"{store.origin}: embeddings, but the model takes images of {size} px: pass images")
     check_width(store, channels)
@@ -196,7 +227,7 @@ def _check_width(store: VectorStore, size: int, channels: int) -> None:
 def _load_rows(
     samples: Samples, store: VectorStore, shape: tuple[int, int], advance: Advance | None
 ) -> Loaded:
-    """A copy of the rows with finite numbers; the others are set aside."""
+    """Return a copy of the rows with finite numbers; set the others aside."""
     _check_width(store, *shape)
     finite = store.finite(samples.ids)
     bad = [(position, NOT_FINITE) for position in np.flatnonzero(~finite).tolist()]
@@ -208,7 +239,7 @@ def _load_rows(
 
 
 def _already_fitted(samples: Samples, size: int, channels: int) -> torch.Tensor | None:
-    """A copy of what is in memory as the model takes it; None where something has to be decoded."""
+    """Return a copy of pixels in memory that fit the model already; None if something must be decoded."""
     store = samples.store
     if isinstance(store, ArrayStore) and store.pixels.shape[1:] == (size, size, channels):
         return torch.from_numpy(store.pixels[samples.ids]).permute(0, 3, 1, 2).contiguous()

@@ -1,1 +1,1 @@
-"""From pixels to augmented batches on the device."""
+"""Turning pixels into augmented batches on the device."""

@@ -1,4 +1,4 @@
-"""Random changes of whole image batches, on whatever device they are.
+"""Random changes of whole image batches, on any device.
 
 Every function draws from the default generator of the batch's device, never reads a value back to the host
 and has no shape that depends on values, so that a CUDA graph can capture a training step with it.
@@ -18,16 +18,25 @@ from pmal.errors import DataError, UsageError, unknown_name
 POLICIES = ("none", "standard", "strong", "imagenet")
 CROP_AREA = (0.08, 1.0)
 CROP_RATIO = (3 / 4, 4 / 3)
-"""Share of the area and width by height of a resized crop (Szegedy et al., CVPR 2015)."""
+"""Area share and width-to-height ratio of a resized crop (Szegedy et al., CVPR 2015)."""
 
 
 def augment(images_BCHW: Tensor, policy: str, mean_C: Tensor, std_C: Tensor, flip: bool) -> Tensor:
-    """uint8 images to a normalized float batch. What a policy leaves empty is 0, the training mean.
+    """Return a normalized float batch, augmented by a policy. Empty areas are 0, the training mean.
 
-    none: normalization alone. standard: random crop of the padded image, and flip. strong: on top of these,
-    half of the images get an affine change and, independently, half get a color change, so that sharp and
-    undistorted images, as they come at test time, stay frequent; all get a cutout of 0 to half the side.
-    imagenet: a part of the image, enlarged to the whole size, and flip; for photographs.
+    - none: normalization only.
+    - standard: random crop of the padded image, and flip.
+    - strong: in addition, half of the images get an affine change and, independently, half get a color
+      change, so that sharp and undistorted images, as seen at test time, stay frequent; all get a cutout of
+      0 to half the side.
+    - imagenet: a part of the image, enlarged to the whole size, and flip; for photographs.
+
+    Args:
+        images_BCHW: uint8 images; embeddings only with policy none.
+        policy: one of `POLICIES`.
+        mean_C: mean of each channel, of pixels scaled to [0, 1].
+        std_C: deviation of each channel, likewise.
+        flip: whether images may be mirrored.
     """
     if policy not in POLICIES:
         raise unknown_name("augmentation policy", policy, POLICIES)
@@ -47,18 +56,21 @@ def augment(images_BCHW: Tensor, policy: str, mean_C: Tensor, std_C: Tensor, fli
 
 
 def normalize(images_BCHW: Tensor, mean_C: Tensor, std_C: Tensor) -> Tensor:
-    """uint8 pixels to float, minus mean, over deviation (both of pixels scaled to [0, 1]).
+    """Return uint8 pixels as floats, minus mean, over deviation (both of pixels scaled to [0, 1]).
 
-    Embeddings in the place of images are floats already, and keep their scale.
+    Embeddings in place of images are floats already, and keep their scale.
     """
     return _standardize(_unit_range(images_BCHW), mean_C, std_C)
 
 
 def channel_statistics(batches: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
-    """Mean and deviation per channel of uint8 pixels scaled to [0, 1]; a constant channel's deviation is 1.
+    """Return mean and deviation per channel of uint8 pixels scaled to [0, 1].
 
-    Counting the 256 values is exact, so the result depends on neither the device nor the images' order.
-    Embeddings, which are floats, are taken as they are.
+    The deviation of a constant channel is 1. Counting the 256 values is exact, so the result depends on
+    neither the device nor the order of the images. Embeddings, which are floats, are not scaled.
+
+    Raises:
+        DataError: there are no images.
     """
     remaining = iter(batches)
     first = next(remaining, None)
@@ -77,13 +89,13 @@ def channel_statistics(batches: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def crop_padding(x_BCHW: Tensor) -> int:
-    """4 pixels, as is usual for 32 px images; an eighth of the shorter side for images over 40 px."""
+    """Return 4 pixels, as usual for 32 px images, or an eighth of the shorter side for images over 40 px."""
     side = min(x_BCHW.shape[2:])
     return 4 if side <= 40 else side // 8
 
 
 def random_crop(x_BCHW: Tensor, padding: int = 4) -> Tensor:
-    """A window of the image's own size of the zero-padded image: exact pixels, shifted by up to `padding`."""
+    """Return windows of the zero-padded images, of their own size: exact pixels, shifted up to `padding`."""
     B, C, H, W = x_BCHW.shape
     padded = pad(x_BCHW, (padding,) * 4)
     corner = torch.randint(0, 2 * padding + 1, (2, B, 1, 1), device=x_BCHW.device)
@@ -95,7 +107,7 @@ def random_crop(x_BCHW: Tensor, padding: int = 4) -> Tensor:
 
 
 def random_flip(x_BCHW: Tensor) -> Tensor:
-    """Half of the images mirrored left to right."""
+    """Mirror half of the images left to right."""
     mirrored = torch.rand(len(x_BCHW), 1, 1, 1, device=x_BCHW.device) < 0.5
     return torch.where(mirrored, x_BCHW.flip(3), x_BCHW)
 
@@ -107,9 +119,16 @@ def color_jitter(
     saturation: float = 0.5,
     probability: float = 1.0,
 ) -> Tensor:
-    """Factors within 1 plus or minus each limit, for images in [0, 1]; without change at 1 - `probability`.
+    """Change images in [0, 1] by random factors within 1 plus or minus each limit.
 
     Contrast is the distance to the image's mean, saturation the distance to its gray version.
+
+    Args:
+        x01_BCHW: images in [0, 1].
+        brightness: limit of its factor.
+        contrast: limit of its factor.
+        saturation: limit of its factor.
+        probability: share of the images that are changed.
     """
     B, C = x01_BCHW.shape[:2]
     applied = torch.rand(B, 1, 1, 1, device=x01_BCHW.device) < probability
@@ -122,7 +141,7 @@ def color_jitter(
 
 
 def cutout(x_BCHW: Tensor, size: int) -> Tensor:
-    """A square of 0 to `size` pixels a side set to zero, centered anywhere, so that borders may clip it."""
+    """Set a random square of 0 to `size` pixels a side to zero. Borders may clip it."""
     B, _, H, W = x_BCHW.shape
     device = x_BCHW.device
     side = torch.randint(0, size + 1, (B, 1, 1), device=device)
@@ -135,7 +154,7 @@ def cutout(x_BCHW: Tensor, size: int) -> Tensor:
 
 
 def _float_statistics(batches: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
-    """The same of floats: moments of every batch in float64, merged, so that no large mean cancels."""
+    """Return the statistics of floats: each batch's moments in float64, merged so no large mean cancels."""
     count, mean_C, squares_C = 0, torch.zeros(()).double(), torch.zeros(()).double()
     for images_BCHW in batches:
         x_CN = images_BCHW.transpose(0, 1).flatten(1).double().cpu()
@@ -146,14 +165,14 @@ def _float_statistics(batches: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
         mean_C = mean_C + apart_C * (new / (count + new))
         count += new
     std_C = (squares_C / count).sqrt()
-    # What single precision cannot tell from the mean is constant, and not to be blown up to noise.
+    # What single precision cannot distinguish from the mean is constant: it must not be scaled up to noise.
     constant_C = std_C <= mean_C.abs() * torch.finfo(torch.float32).eps
     device = images_BCHW.device
     return mean_C.float().to(device), std_C.masked_fill(constant_C, 1.0).float().to(device)
 
 
 def _mean_and_deviation(counts_256: list[int]) -> tuple[float, float]:
-    """From how often each pixel value occurs. Python integers neither overflow nor cancel."""
+    """Return both from how often each pixel value occurs. Python integers neither overflow nor cancel."""
     count = sum(counts_256)
     total = sum(value * times for value, times in enumerate(counts_256))
     squares = sum(value**2 * times for value, times in enumerate(counts_256))
@@ -170,7 +189,7 @@ def _standardize(x01_BCHW: Tensor, mean_C: Tensor, std_C: Tensor) -> Tensor:
 
 
 def _shift_flip_affine(x_BCHW: Tensor, flip: bool) -> Tensor:
-    """Crop, flip and affine in one resampling; whole-pixel shifts keep images without affine change sharp."""
+    """Shift, flip and distort in one resampling; whole-pixel shifts keep undistorted images sharp."""
     B, padding, device = len(x_BCHW), crop_padding(x_BCHW), x_BCHW.device
     matrices_B23 = _affine_matrices(
         x_BCHW, degrees=15.0, scale=(0.8, 1.2), shear=0.15, translate=0.0, probability=0.5
@@ -182,10 +201,10 @@ def _shift_flip_affine(x_BCHW: Tensor, flip: bool) -> Tensor:
 
 
 def _crop_matrices(x_BCHW: Tensor, flip: bool) -> Tensor:
-    """(B, 2, 3): a random part of each image, of any place, area and shape, enlarged to the whole.
+    """Return matrices (B, 2, 3) that enlarge a random part of each image, of any place, area and shape.
 
-    What would be wider or higher than the image is cut to it, where others draw again, so that the work does
-    not depend on values. No pixel comes from beyond the centers of the outermost ones: nothing is empty.
+    A part wider or higher than the image is cut to it. Other implementations draw again, but then the work
+    depends on values. No pixel comes from outside the centers of the outermost ones, so nothing is empty.
     """
     B, _, H, W = x_BCHW.shape
     device = x_BCHW.device
@@ -213,10 +232,10 @@ def _affine_matrices(
     translate: float,
     probability: float,
 ) -> Tensor:
-    """(B, 2, 3): from where in the image each pixel of the result comes; no change at 1 - `probability`.
+    """Return matrices (B, 2, 3): the place in the image that each pixel of the result comes from.
 
-    Rotation up to `degrees` either way, size times a factor in `scale`, `shear` as a slope along both axes,
-    `translate` as a share of the sides.
+    Rotation is up to `degrees` either way, size is times a factor in `scale`, `shear` is a slope along both
+    axes, `translate` is a share of the sides. Images are unchanged with probability 1 - `probability`.
     """
     B, _, H, W = x_BCHW.shape
     applied = torch.rand(B, device=x_BCHW.device) < probability
@@ -230,11 +249,11 @@ def _affine_matrices(
 
 
 def _resample(x_BCHW: Tensor, matrices_B23: Tensor) -> Tensor:
-    """Each image by its own matrix, bilinear, zeros outside."""
+    """Resample each image by its own matrix, bilinear, with zeros outside."""
     B, _, H, W = x_BCHW.shape
     cols_W = torch.arange(W, device=x_BCHW.device) - (W - 1) / 2
     rows_H1 = (torch.arange(H, device=x_BCHW.device) - (H - 1) / 2)[:, None]
-    # Multiplied out: affine_grid is a matrix product, whose coordinates TF32 and autocast would round.
+    # Written out: affine_grid is a matrix product, whose coordinates TF32 and autocast would round.
     xx, xy, x0, yx, yy, y0 = matrices_B23.view(B, 6, 1, 1).unbind(1)
     from_x = (xx * cols_W + xy * rows_H1 + x0) * (2 / W)
     from_y = (yx * cols_W + yy * rows_H1 + y0) * (2 / H)

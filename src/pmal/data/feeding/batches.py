@@ -1,4 +1,4 @@
-"""Batches of uint8 images on the device: from memory where the set fits, else through worker processes."""
+"""Batches of uint8 images on the device: from memory if the set fits, else through worker processes."""
 
 import functools
 import hashlib
@@ -12,18 +12,18 @@ from pmal.data.decoding.loading import SampleDataset
 from pmal.data.feeding.workers import Plan, Workers
 
 BATCHES_AHEAD = 2
-"""Steps that a GPU has before it when the host waits for it. More would only fill its memory with batches."""
+"""Steps queued on a GPU when the host waits for it. More would only fill its memory with batches."""
 
 MOST_LEFT_OUT = 0.1
-"""Share of a set that an epoch may leave out for batches of one size."""
+"""Largest share of a set that an epoch may leave out to have batches of one size."""
 
 
 def epoch_plan(count: int, batch_size: int, seed: int) -> list[torch.Tensor]:
-    """A fresh order of all positions in batches of one size.
+    """Return a new order of all positions in batches of one size.
 
     Batch statistics of a few images are poor, and one shape serves a whole training. So the remainder is left
-    out, other samples in every epoch, or filled up with the first ones, where it is more than a tenth of
-    the set. A set smaller than a batch is one batch.
+    out, different samples in every epoch. If it is more than a tenth of the set, it is filled up with the
+    first samples instead. A set smaller than a batch is one batch.
     """
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
     size = min(batch_size, count)
@@ -42,21 +42,21 @@ def steps_in_epoch(count: int, batch_size: int) -> int:
 
 
 def sequential_plan(count: int, batch_size: int) -> list[torch.Tensor]:
-    """All positions in order, the last batch possibly smaller."""
+    """Return all positions in order; the last batch may be smaller."""
     return list(torch.split(torch.arange(count), batch_size))
 
 
 class ImageBatches(Protocol):
-    """Images by position."""
+    """Images that are read by position."""
 
     def __len__(self) -> int: ...
 
     def stream(self, plan: Plan) -> Iterator[torch.Tensor]:
-        """The batches of a plan, uint8 (B, C, H, W), on the device."""
+        """Return the batches of a plan, uint8 (B, C, H, W), on the device."""
         ...
 
     def fingerprint(self) -> str:
-        """Which images these are: what was trained on others is not taken up."""
+        """Return a digest of the images: weights trained on other images are not resumed."""
         ...
 
 
@@ -83,7 +83,7 @@ class ResidentImages:
 
 
 class HostImages:
-    """Images of the CPU's memory, each batch copied to the device while the one before it is worked on."""
+    """Images in the CPU's memory; each batch is copied to the device while the one before it is used."""
 
     def __init__(self, images: torch.Tensor, device: torch.device) -> None:
         self.images, self.device = images, device
@@ -117,14 +117,14 @@ class ChosenImages:
 
 
 def is_resident(images: ImageBatches) -> bool:
-    """Whether the images are in memory, where any number of plans can be streamed at the same time."""
+    """Return whether the images are in memory, so that any number of plans can be streamed at once."""
     while isinstance(images, ChosenImages):
         images = images.images
     return isinstance(images, ResidentImages)
 
 
 class StreamedImages:
-    """Images decoded by worker processes as they are needed. The same batches with any number of workers."""
+    """Images decoded by worker processes on demand. The batches do not depend on the number of workers."""
 
     def __init__(self, dataset: SampleDataset, device: torch.device, workers: int) -> None:
         self.dataset, self.device = dataset, device
@@ -137,7 +137,7 @@ class StreamedImages:
         return uploaded(self.workers.results(plan), self.device)
 
     def fingerprint(self) -> str:
-        """By their names: reading all of them again would take as long as an epoch."""
+        """Return a digest of the names: reading all images again would take as long as an epoch."""
         return self._name_digest
 
     @functools.cached_property
@@ -147,20 +147,20 @@ class StreamedImages:
 
 
 def chosen_images(images: torch.Tensor, positions: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A batch of images of the CPU's memory."""
+    """Return a batch of images from the CPU's memory."""
     batch = empty_batch((len(positions), *images.shape[1:]), images.dtype, device)
     return torch.index_select(images, 0, positions, out=batch)
 
 
 def empty_batch(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """In the CPU's memory; pinned, so that it can be copied while a GPU works."""
+    """Return an empty batch in the CPU's memory, pinned for a GPU so that copying runs next to its work."""
     return torch.empty(shape, dtype=dtype, pin_memory=device.type == "cuda")
 
 
 def uploaded(batches: Iterable[torch.Tensor], device: torch.device) -> Iterator[torch.Tensor]:
-    """Pinned batches on the GPU, each copied on a stream of its own while the one before it is worked on.
+    """Yield batches on the device; a GPU copies each on its own stream while it works on the one before.
 
-    A batch may be kept: its memory is not used for another one. For a CPU they are there already.
+    A batch may be kept: its memory is not reused for another one. On a CPU the batches are there already.
     """
     if device.type == "cpu":
         yield from batches

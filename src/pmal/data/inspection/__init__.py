@@ -1,1 +1,1 @@
-"""What `pmal data check` looks at."""
+"""Checks of `pmal data check`."""

@@ -1,4 +1,4 @@
-"""Would `pmal fit` take these data? Its own checks are asked, with the settings that it has by itself."""
+"""Whether `pmal fit` would accept a data set, found by its own checks with its default settings."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -18,7 +18,12 @@ from pmal.errors import PmalError
 
 
 def refusals(source: Source, parts: Sequence[PartLooks]) -> list[str]:
-    """Return what `pmal fit` would say, besides of classes without images; empty where it would begin."""
+    """Return the errors of `pmal fit` except those of classes without images; empty if it would start.
+
+    Args:
+        source: the data set.
+        parts: its parts, after all images were looked at.
+    """
     found = list(source.faults)
     source, config = _without_empty_classes(source), DataConfig()
 
@@ -38,12 +43,12 @@ def refusals(source: Source, parts: Sequence[PartLooks]) -> list[str]:
 
 
 def has_published_split(source: Source) -> bool:
-    """Return whether `pmal fit` takes the classes of a published list, and perhaps none of the empty ones."""
+    """Return whether `pmal fit` takes known classes from a published list, which may skip the empty ones."""
     return source.name in list_sets()
 
 
 def _without_empty_classes(source: Source) -> Source:
-    """They are told of by themselves; what else is wrong shows without them. Published lists need all."""
+    """Return a source without empty classes, which are reported separately. Published lists need all."""
     there = tuple(np.unique(source.train.labels).tolist())
     if len(there) == len(source.train.class_names) or has_published_split(source):
         return source
@@ -57,7 +62,7 @@ def _parts_of(task: Task) -> dict[str, Samples]:
 
 
 def _check_part(name: str, samples: Samples, looked_at: Sequence[PartLooks]) -> None:
-    """As they are checked when a part is opened."""
+    """Apply the checks that run when a part is opened."""
     [looks] = [part for part in looked_at if part.samples.store is samples.store]
     reasons = {int(looks.samples.ids[bad.position]): bad.reason for bad in looks.unread}
     bad = [(position, reasons[row]) for position, row in enumerate(samples.ids.tolist()) if row in reasons]

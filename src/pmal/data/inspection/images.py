@@ -1,4 +1,4 @@
-"""Every image of a part looked at once; about 300 bytes of each are kept."""
+"""Looking at every image of a part once, and keeping about 300 bytes of each."""
 
 import hashlib
 from collections import Counter
@@ -16,16 +16,16 @@ from pmal.data.inspection.near_duplicates import SIDE
 from pmal.data.samples import BadImage, EncodedStore, Samples
 
 LEAST_SIDE = 64
-"""To which a large JPEG is reduced at most."""
+"""A large JPEG is reduced to no less than this side."""
 CONSTANT = 2
-"""Levels of 255 between the darkest and the brightest pixel of an image of one color: JPEG adds some."""
+"""Levels of 255 by which pixels of a one-color image may differ: JPEG adds some noise."""
 _CHUNK = 64
 _DIGEST_BYTES = 32
 
 
 @dataclass(frozen=True)
 class Look:
-    """What is kept of one image."""
+    """Kept properties of one image."""
 
     width: int
     height: int
@@ -48,7 +48,7 @@ class Unread:
 
 @dataclass(frozen=True)
 class PartLooks:
-    """A part after all of its images were looked at; row i of the arrays is that of sample i."""
+    """A part after all of its images were looked at; row i of the arrays belongs to sample i."""
 
     part: str
     samples: Samples
@@ -64,7 +64,7 @@ class PartLooks:
 
 
 def look_at_part(part: str, samples: Samples, display: Display) -> PartLooks:
-    """Return what the images of a part look like. They are read in threads, and not kept."""
+    """Return the properties of all images of a part. They are read in threads, and not kept."""
     count = len(samples)
     looks = PartLooks(
         part,
@@ -92,9 +92,12 @@ def look_at_part(part: str, samples: Samples, display: Display) -> PartLooks:
 
 
 def look_at_image(samples: Samples, position: int) -> Look:
-    """Return what one image looks like. Raises `BadImage`.
+    """Return the properties of one image.
 
-    Its digest is that of its pixels, or of its file where not all of its pixels are decoded.
+    Its digest is that of its pixels, or of its file if not all of its pixels are decoded.
+
+    Raises:
+        BadImage: the image cannot be read.
     """
     store, row = samples.store, int(samples.ids[position])
     if isinstance(store, EncodedStore):

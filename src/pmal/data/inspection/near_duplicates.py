@@ -1,8 +1,8 @@
-"""Nearly the same picture twice: saved again, resized, a little brighter, cropped by a hair.
+"""Nearly identical pictures: saved again, resized, slightly brighter or slightly cropped.
 
 Each image is kept as a gray thumbnail of 16 x 16 pixels. The signs of its 64 lowest frequencies are its hash.
-Pairs whose hashes differ in few bits are looked for band by band: only images that agree in a band are
-compared. Of these, the pairs whose thumbnails agree as well are reported. No N x N matrix exists at any time.
+Pairs whose hashes differ in few bits are found band by band: only images that agree in a band are compared.
+Of these, the pairs whose thumbnails agree as well are reported. No N x N matrix exists at any time.
 """
 
 from collections.abc import Iterator
@@ -12,22 +12,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 SIDE = 16
-"""Of a thumbnail."""
+"""Side of a thumbnail."""
 MOST_BITS = 10
-"""In which the hashes of near-duplicates may differ. The hash finds candidates, the thumbnails decide."""
+"""Largest number of bits in which near-duplicates may differ. Thumbnails then decide on the pair."""
 LEAST_CORRELATION = 0.95
-"""Of the thumbnails of near-duplicates, whatever their brightness and contrast.
+"""Smallest correlation of the thumbnails of near-duplicates, whatever their brightness and contrast.
 
 Of 1,200 photos, the 10 pairs above it show the same picture; different pictures reach 0.92.
 """
 SMALL_CORRELATION = 0.99
-"""The same for small images, which are alike by nature: of 5,000 digits of 28 px, no two reach it."""
+"""The same for small images, which are similar by nature: of 5,000 digits of 28 px, no two reach it."""
 SMALL = 64
-"""Images with a shorter side below are small."""
+"""Images with a shorter side below this are small."""
 LEAST_CONTRAST = 4.0
-"""Standard deviation of a thumbnail, of 255 levels, below which there is too little in it to compare."""
+"""Standard deviation of a thumbnail, in levels of 255, below which there is too little to compare."""
 MOST_PAIRS = 100_000
-"""More are not listed: then the images are frames of a film, or all alike."""
+"""Largest number of listed pairs: with more, the images are video frames, or all similar."""
 _FREQUENCIES = 8
 _ROWS = 1024
 
@@ -50,7 +50,7 @@ def perceptual_hash(thumbnails: Thumbnails) -> Hashes:
     for start in range(0, len(thumbnails), _ROWS):
         some = thumbnails[start : start + _ROWS].astype(np.float64)
         wave_NF = (basis @ some @ basis.T).reshape(len(some), -1)
-        wave_NF[:, 0] = 0  # the mean brightness says nothing of the picture
+        wave_NF[:, 0] = 0  # the mean brightness does not describe the picture
         bits_NF = wave_NF > np.median(wave_NF[:, 1:], axis=1, keepdims=True)
         hashes[start : start + _ROWS] = np.packbits(bits_NF, axis=1).view(">u8")[:, 0]
     return hashes
@@ -59,12 +59,12 @@ def perceptual_hash(thumbnails: Thumbnails) -> Hashes:
 def near_pairs(
     thumbnails: Thumbnails, least: NDArray[np.floating] | float = LEAST_CORRELATION, *, most: int = MOST_PAIRS
 ) -> tuple[Pairs, NDArray[np.int64]]:
-    """Return the pairs (P, 2) of near-duplicates, i < j, the most alike first, and their distances in bits.
+    """Return the pairs (P, 2) of near-duplicates, i < j, most similar first, and their distances in bits.
 
     Args:
-        thumbnails: gray, (N, 16, 16) uint8. Those with hardly any contrast are near to none.
-        least: correlation that the thumbnails of a pair have at least; of each image (N,), or of all.
-        most: pairs that are returned; the search ends there.
+        thumbnails: gray, (N, 16, 16) uint8. Those with hardly any contrast have no near-duplicates.
+        least: smallest correlation of the thumbnails of a pair; for each image (N,), or for all.
+        most: largest number of pairs; the search ends there.
     """
     usable = np.flatnonzero(_contrasts(thumbnails) >= LEAST_CONTRAST)
     kept, least_N = thumbnails[usable], np.broadcast_to(least, len(thumbnails))[usable]
@@ -89,15 +89,15 @@ def _contrasts(thumbnails: Thumbnails) -> NDArray[np.float64]:
 
 
 def _cosines() -> NDArray[np.float64]:
-    """The lowest rows of the discrete cosine transform."""
+    """Return the lowest rows of the discrete cosine transform."""
     frequency, place = np.arange(_FREQUENCIES)[:, None], np.arange(SIDE)[None]
     return np.cos(np.pi * frequency * (2 * place + 1) / (2 * SIDE))
 
 
 def _candidates(hashes: Hashes, bits: int) -> Iterator[Pairs]:
-    """Pairs within so many bits, perhaps repeatedly.
+    """Yield the pairs whose hashes differ in at most `bits` bits, perhaps repeatedly.
 
-    Of bits + 1 bands, the hashes of such a pair are equal in one at least.
+    The hashes of such a pair are equal in at least one of bits + 1 bands.
     """
     edges = np.linspace(0, 64, bits + 2).round().astype(int).tolist()
     for low, high in pairwise(edges):
@@ -109,7 +109,7 @@ def _candidates(hashes: Hashes, bits: int) -> Iterator[Pairs]:
 
 
 def _within(hashes: Hashes, bucket: NDArray[np.int64], bits: int) -> Iterator[Pairs]:
-    """The pairs of a bucket, some rows at a time."""
+    """Yield the close pairs of a bucket, some rows at a time."""
     bucket_hashes = hashes[bucket]
     for start in range(0, len(bucket) - 1, _ROWS):
         rows = bucket_hashes[start : start + _ROWS]
@@ -121,7 +121,7 @@ def _within(hashes: Hashes, bucket: NDArray[np.int64], bits: int) -> Iterator[Pa
 
 
 def _correlations(thumbnails: Thumbnails, pairs: Pairs) -> NDArray[np.float64]:
-    """Of the pixels of each pair."""
+    """Return the correlation of the pixels of each pair."""
     result = np.empty(len(pairs))
     for start in range(0, len(pairs), _ROWS):
         first, second = (_normed(thumbnails[some]) for some in pairs[start : start + _ROWS].T)
@@ -130,7 +130,7 @@ def _correlations(thumbnails: Thumbnails, pairs: Pairs) -> NDArray[np.float64]:
 
 
 def _normed(thumbnails: Thumbnails) -> NDArray[np.float64]:
-    """Vectors of mean 0 and length 1."""
+    """Return the thumbnails as vectors of mean 0 and length 1."""
     flat = thumbnails.reshape(len(thumbnails), -1).astype(np.float64)
     flat -= flat.mean(axis=1, keepdims=True)
     normed: NDArray[np.float64] = flat / np.linalg.norm(flat, axis=1, keepdims=True)

@@ -1,1 +1,1 @@
-"""Embeddings of other models: files of them, and what stands in these."""
+"""Files of embeddings of other models, and their contents."""

@@ -1,4 +1,4 @@
-"""What several readers refuse in the same words."""
+"""Checks that several readers share."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from pmal.errors import DataError
 
 
 def check_labels(labels: NDArray[np.integer], classes: int, origin: str) -> None:
-    """Refuses a label outside 0 ... classes - 1, naming the first image that has one.
+    """Reject a label outside 0 ... classes - 1, naming the first image that has one.
 
     >>> check_labels(np.array([0, 9, 10]), 10, "labels.idx")
     Traceback (most recent call last):
@@ -21,7 +21,7 @@ def check_labels(labels: NDArray[np.integer], classes: int, origin: str) -> None
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a text file that comes with a data set."""
+    """Return the lines of a text file that comes with a data set."""
     try:
         return path.read_text(encoding="utf-8").splitlines()
     except OSError as error:

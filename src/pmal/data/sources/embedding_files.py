@@ -5,11 +5,11 @@
 | training part | `embeddings` | `labels` | `files` |
 | test part, optional | `test_embeddings` | `test_labels` | `test_files` |
 
-The other names that `rows/table.py` lists do as well, and `embedding`, `label`, `file` suit columns.
+The other names that `rows/table.py` lists are accepted as well, and `embedding`, `label`, `file` for columns.
 
-Labels are integers or texts. `class_names`, a list of texts, is optional: integers are places in it. Without
-it, classes are called by their texts or numbers. In Parquet the test part may also be the rows whose column
-`split` says so. Images are for people to look at: a path is relative to the folder of the file.
+Labels are integers or texts. `class_names`, a list of texts, is optional: integers are positions in it.
+Without it, classes are called by their texts or numbers. In Parquet the column `split` may also mark the
+rows of the test part. Images are only shown to the user: a path is relative to the folder of the file.
 """
 
 import re
@@ -33,11 +33,15 @@ TEST = "test_"
 _KNOWN = re.compile(f"({TEST})?({'|'.join((*EMBEDDINGS, *LABELS, *FILES))})|z_[0-9]+|class_names|split")
 
 Part = tuple[VectorStore, str, "Entry"]
-"""Embeddings, and the name and content of their labels."""
+"""Embeddings, and the name and the content of their labels."""
 
 
 def open_embeddings(path: str | Path) -> Source:
-    """Return the data set in a file of embeddings."""
+    """Return the data set in a file of embeddings.
+
+    Raises:
+        DataError: the file cannot be read, or its entries do not fit together.
+    """
     path = Path(path)
     entries, _ = read_entries(path, _KNOWN)
     with naming(path):
@@ -51,7 +55,7 @@ def open_embeddings(path: str | Path) -> Source:
 
 
 def _parts(entries: Mapping[str, "Entry"], path: Path) -> list[Part]:
-    """Return the training part, and the test part where there is one."""
+    """Return the training part, and the test part if there is one."""
     has_test = any(name.startswith(TEST) for name in entries)
     found = []
     for part in ("", TEST) if has_test else ("",):
@@ -100,7 +104,7 @@ def _samples(store: VectorStore, key: str, labels_N: Ids, names: tuple[str, ...]
 
 
 def _by_split(path: Path, samples: Sequence[Samples], splits: tuple[str, ...]) -> Source:
-    """Return the rows of one table as two parts, which share it: a row keeps its place."""
+    """Return the rows of one table as two parts, which share it: a row keeps its position."""
     whole = samples[0]
     if len(samples) == 2:
         raise DataError(f"{path}: both split and {TEST}embeddings: remove one of them")

@@ -1,7 +1,7 @@
-"""Which classes are known and which are unknown: the published split tables, and splits of one's own data.
+"""Which classes are known and which are unknown: the published split tables, and splits of other data.
 
-Ids are the data sets' own label ids. The tables are `protocols.json`; a published list is shipped as it was
-published, and what is wrong with it is computed and reported, never repaired.
+Ids are the data sets' own label ids. The tables are in `protocols.json`. A published list is shipped as it
+was published: its defects are computed and reported, never repaired.
 """
 
 import functools
@@ -35,7 +35,7 @@ CIFAR10_ANIMALS = frozenset(range(2, 8))
 
 @dataclass(frozen=True)
 class Split:
-    """Class `known[k]` is trained as label k."""
+    """Known and unknown classes. Class `known[k]` is trained as label k."""
 
     known: tuple[int, ...]
     unknown: tuple[int, ...]
@@ -46,7 +46,7 @@ class Split:
 
     @property
     def label(self) -> str:
-        """The family stands beside every reported number: splits alone move AUROC by several points.
+        """Return the family and index, printed with every figure: splits alone move AUROC by several points.
 
         >>> get_split("cifar10", "arpl", 0).label
         'arpl/0'
@@ -55,12 +55,12 @@ class Split:
 
 
 def list_sets() -> tuple[str, ...]:
-    """The data sets that have a split table."""
+    """Return the data sets that have a split table."""
     return tuple(NUM_CLASSES)
 
 
 def list_families(name: str) -> tuple[str, ...]:
-    """The split families of a data set.
+    """Return the split families of a data set.
 
     >>> list_families("imagenet-lt")
     ('lt',)
@@ -73,7 +73,7 @@ def list_families(name: str) -> tuple[str, ...]:
 
 
 def splits(name: str, family: str) -> tuple[Split, ...]:
-    """All splits of one family, by index."""
+    """Return all splits of one family, by index."""
     families = list_families(name)
     if family not in families:
         raise unknown_name(f"split family of {name}", family, families)
@@ -87,7 +87,11 @@ def splits(name: str, family: str) -> tuple[Split, ...]:
 
 
 def get_split(name: str, family: str, index: int) -> Split:
-    """One split, or an error that says which indices there are."""
+    """Return one split.
+
+    Raises:
+        UsageError: the index does not exist; the message says which do.
+    """
     table = splits(name, family)
     if not 0 <= index < len(table):
         valid = "only split 0 exists" if len(table) == 1 else f"choose 0 to {len(table) - 1}"
@@ -96,7 +100,7 @@ def get_split(name: str, family: str, index: int) -> Split:
 
 
 def split_defects(name: str, family: str) -> tuple[str, ...]:
-    """What is wrong with a published table, one sentence per defect.
+    """Return the defects of a published table, one sentence each.
 
     >>> split_defects("cifar10", "arpl")
     ('cifar10 splits 0 and 1 have the same known classes',)
@@ -105,7 +109,7 @@ def split_defects(name: str, family: str) -> tuple[str, ...]:
     by_classes: dict[tuple[frozenset[int], frozenset[int]], list[int]] = {}
     for split in table:
         by_classes.setdefault((frozenset(split.known), frozenset(split.unknown)), []).append(split.index)
-    # CIFAR+N varies its unknown classes: equal known classes alone are by design there.
+    # CIFAR+N varies its unknown classes: equal known classes alone are intended there.
     shared = "known and unknown" if table[0].foreign else "known"
     defects = [
         f"{name} {_splits_phrase(same)} have the same {shared} classes"
@@ -120,7 +124,7 @@ def split_defects(name: str, family: str) -> tuple[str, ...]:
 
 
 def as_json(table: Sequence[Split]) -> list[dict[str, list[int]]]:
-    """Plain lists and dictionaries for `json.dumps`.
+    """Return plain lists and dictionaries for `json.dumps`.
 
     >>> as_json([named_split(["cat", "dog", "owl"], ["owl", "cat"])])
     [{'known': [2, 0], 'unknown': [1]}]
@@ -129,7 +133,7 @@ def as_json(table: Sequence[Split]) -> list[dict[str, list[int]]]:
 
 
 def named_split(class_names: Sequence[str], known: Sequence[str]) -> Split:
-    """The known classes by name, in the given order; every other class is unknown.
+    """Return a split with the known classes in the given order; every other class is unknown.
 
     >>> named_split(["cat", "dog", "owl"], ["owl", "cat"]).known
     (2, 0)
@@ -148,7 +152,7 @@ def named_split(class_names: Sequence[str], known: Sequence[str]) -> Split:
 
 
 def random_split(num_classes: int, num_known: int, seed: int) -> Split:
-    """`num_known` classes drawn without replacement; the seed is the split's index."""
+    """Return a split with `num_known` random known classes; the seed is its index."""
     if not 2 <= num_known <= num_classes:
         raise UsageError(f"{num_known} known classes of {num_classes} asked for: choose 2 to {num_classes}")
     if seed < 0:
@@ -158,7 +162,7 @@ def random_split(num_classes: int, num_known: int, seed: int) -> Split:
 
 
 def all_known(num_classes: int) -> Split:
-    """Every class is known: the plain classifier, without an open-set test.
+    """Return a split with every class known: the plain classifier, without an open-set test.
 
     >>> all_known(3)
     Split(known=(0, 1, 2), unknown=(), family='all', index=0, foreign=False)

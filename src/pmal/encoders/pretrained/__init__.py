@@ -1,6 +1,6 @@
-"""Frozen networks from pixels to features, to stand in front of an encoder of features.
+"""Frozen networks from pixels to features, used in front of an encoder of features.
 
-Names are imported when they are first used: whether weights are there is answered without torch.
+Names are imported on first use: whether weights are installed can be checked without torch.
 """
 
 from importlib import import_module

@@ -20,11 +20,12 @@ class Backbone(nn.Module):
     """A frozen network: uint8 images (B, 3, S, S) to features (B, `num_features`), float32.
 
     Args:
-        name: what `create_backbone` was called with.
+        name: the name that `create_backbone` was called with.
         body: normalized images (B, 3, S, S) to features (B, num_features).
         image_size: S.
-        num_features: how many features the body returns.
-        mean, std: of each channel on the scale 0..1, as the body was trained with.
+        num_features: number of features that the body returns.
+        mean: mean of each channel on the scale 0..1, as in the body's training.
+        std: deviation of each channel, likewise.
         architecture: plain JSON from which `rebuild_backbone` makes the same body, untrained.
     """
 
@@ -45,7 +46,7 @@ class Backbone(nn.Module):
         super().__init__()
         self.name, self.image_size, self.num_features = name, image_size, num_features
         self.body = body
-        # Not among the tensors of a file of weights: the description holds them.
+        # Not among the tensors of a weights file: they are in the description.
         self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1), persistent=False)
         self._description = {
@@ -60,27 +61,27 @@ class Backbone(nn.Module):
         self.train(False)
 
     def forward(self, images_BCHW: Tensor) -> Tensor:
-        """Return the features of uint8 images of the one size that this network takes."""
+        """Return the features of uint8 images of this network's size."""
         self._check(images_BCHW)
         x_BCHW = (images_BCHW.to(self.mean.dtype) / 255 - self.mean) / self.std
         z_BD: Tensor = self.body(x_BCHW)
         return z_BD.float()
 
     def description(self) -> dict[str, Any]:
-        """Return plain JSON, enough for `rebuild_backbone` to make the same network without its weights."""
+        """Return plain JSON from which `rebuild_backbone` makes the same network without its weights."""
         copied: dict[str, Any] = json.loads(json.dumps(self._description))
         return copied
 
     def stages(self) -> list[list[nn.Parameter]]:
         """Return the parameters of the body in order from input to output, those of a block together.
 
-        What lies before the first numbered block makes the first stage, what follows the last one the last.
+        Parameters before the first numbered block form the first stage, those after the last block the last.
         """
         runs = groupby(self.body.named_parameters(), key=lambda named: _block_of(named[0]))
         return [[parameter for _, parameter in run] for _, run in runs]
 
     def train(self, mode: bool = True) -> Self:
-        """Stay in evaluation mode, whatever is trained around this network: batch norm must not move."""
+        """Stay in evaluation mode, whatever is trained around this network: batch norm must not change."""
         return super().train(False)
 
     def _check(self, images: Tensor) -> None:
@@ -103,9 +104,9 @@ class Cropped(nn.Module):
     """A network of another library behind a centered crop.
 
     Args:
-        network: normalized images (B, 3, crop, crop) to whatever it returns.
-        crop: side of the square that is left of an image.
-        read: takes the features (B, D) out of what the network returns.
+        network: normalized images (B, 3, crop, crop) to any output.
+        crop: side of the square that is kept of an image.
+        read: takes the features (B, D) from the network's output.
     """
 
     def __init__(self, network: nn.Module, crop: int, read: Callable[[Any], Tensor]) -> None:
@@ -119,7 +120,7 @@ class Cropped(nn.Module):
 
 
 def backbone_digest(backbone: Backbone) -> str:
-    """Return a SHA-256 over the description and all tensors, by which features that were kept are found."""
+    """Return a SHA-256 over the description and all tensors, the key of cached features."""
     digest = hashlib.sha256(json.dumps(backbone.description(), sort_keys=True).encode())
     for name, tensor in sorted(backbone.state_dict().items()):
         plain = tensor.detach().cpu().contiguous()
@@ -129,7 +130,7 @@ def backbone_digest(backbone: Backbone) -> str:
 
 
 def _block_of(name: str) -> str:
-    """Return the path of the block that a parameter belongs to; empty where it belongs to none.
+    """Return the path of the block that a parameter belongs to, or an empty text.
 
     >>> [_block_of(name) for name in ("encoder.layer.3.bias", "layers.encoder_layer_3.bias", "conv1.bias")]
     ['encoder.layer.3', 'layers.encoder_layer_3', '']

@@ -1,4 +1,4 @@
-"""Backbones by name, with their weights; and from a description, without."""
+"""Creating backbones by name, with their weights, or from a description, without."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,8 +21,8 @@ def create_backbone(name: str, *, weights: str | None = None) -> Backbone:
 
     Args:
         name: one of `list_pretrained()`, `hf/...`, `timm/...` or `torchvision/...`.
-        weights: a .safetensors file to read instead of the usual weights. Its tensors have the names of the
-            network itself, or those of the `Backbone` around it.
+        weights: a .safetensors file to read instead of the usual weights. Its tensors are named as in the
+            network itself, or as in the `Backbone` around it.
 
     Raises:
         UsageError: the name is unknown, a package is missing, or weights cannot be fetched.
@@ -44,12 +44,12 @@ def create_backbone(name: str, *, weights: str | None = None) -> Backbone:
 
 
 def rebuild_backbone(description: Mapping[str, Any]) -> Backbone:
-    """Return the network of a description with weights that mean nothing yet: load the saved tensors next.
+    """Return the network of a description with meaningless weights: load the saved tensors next.
 
-    Nothing is fetched and no code of others is run. The description may be anybody's.
+    Nothing is fetched and no foreign code is run. The description may come from anyone.
 
     Raises:
-        DataError: it describes no network that is built here.
+        DataError: it describes no network that can be built here.
         UsageError: the library that has the code is not installed.
     """
     name, architecture, images = _read_description(description)
@@ -70,7 +70,7 @@ def rebuild_backbone(description: Mapping[str, Any]) -> Backbone:
 
 
 def _read_description(description: Mapping[str, Any]) -> tuple[str, Mapping[str, Any], Preprocessing]:
-    """Return name, architecture and treatment of images, each of the right type and within bounds."""
+    """Return name, architecture and preprocessing, each of the right type and within bounds."""
     if not isinstance(description, Mapping) or set(description) != set(FIELDS):
         raise DataError(f"description of a pretrained network: expected the fields {', '.join(FIELDS)}")
     name, architecture = description["name"], description["architecture"]

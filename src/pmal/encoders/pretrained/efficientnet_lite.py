@@ -1,7 +1,7 @@
 """EfficientNet-Lite: the network of Tan and Le (ICML 2019) without squeeze-excite, and with ReLU6 throughout.
 
-The published weights were trained in TensorFlow, whose convolutions of stride 2 put the odd pixel of padding
-at the right and at the bottom. Padding both sides alike shifts the maps and costs accuracy.
+The published weights were trained in TensorFlow. Its convolutions of stride 2 put the odd pixel of padding
+at the right and at the bottom; equal padding on both sides shifts the maps and costs accuracy.
 """
 
 import math
@@ -23,12 +23,12 @@ STAGES = (
     (4, 5, 2, 6, 192),
     (1, 3, 1, 6, 320),
 )
-"""Of Lite0. The larger ones repeat the blocks of the inner stages more often; stem and head stay the same."""
+"""Stages of Lite0. Larger variants repeat the blocks of the inner stages; stem and head stay the same."""
 
 
 @dataclass(frozen=True)
 class LiteSettings:
-    """What tells the variants apart."""
+    """Differences between the variants."""
 
     depth: float
     image_size: int
@@ -39,11 +39,11 @@ VARIANTS = {
     "efficientnet_lite1": LiteSettings(depth=1.1, image_size=240),
 }
 MEAN, STD = (127 / 255,) * 3, (128 / 255,) * 3
-"""Of every channel, on the scale 0..1: the weights were trained on (pixel - 127) / 128."""
+"""Mean and deviation of every channel, on the scale 0..1: the weights were trained on (pixel - 127) / 128."""
 
 
 class EfficientNetLite(nn.Module):
-    """Normalized images (B, 3, H, W) to features (B, 1280)."""
+    """A network from normalized images (B, 3, H, W) to features (B, 1280)."""
 
     num_features = HEAD_CHANNELS
 
@@ -59,12 +59,12 @@ class EfficientNetLite(nn.Module):
 
 
 class InvertedBottleneck(nn.Module):
-    """Expand by 1x1, filter each channel by itself, project by 1x1 without activation; plus the input."""
+    """Expand by 1x1, filter each channel separately, project by 1x1 without activation; add the input."""
 
     def __init__(self, channels: int, out_channels: int, kernel: int, stride: int, expansion: int) -> None:
         super().__init__()
         hidden = channels * expansion
-        # Names of layers are names of weights; the first stage has nothing to expand.
+        # Layer names are weight names; the first stage expands nothing.
         self.expand = ConvNorm(channels, hidden, 1) if expansion > 1 else nn.Identity()
         self.filter = ConvNorm(hidden, hidden, kernel, stride=stride, groups=hidden)
         self.project = ConvNorm(hidden, out_channels, 1, activation=False)
@@ -76,7 +76,7 @@ class InvertedBottleneck(nn.Module):
 
 
 class ConvNorm(nn.Module):
-    """A convolution padded as in TensorFlow, batch norm, and ReLU6 unless told otherwise."""
+    """A convolution padded as in TensorFlow, batch norm, and by default ReLU6."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class ConvNorm(nn.Module):
         activation: bool = True,
     ) -> None:
         super().__init__()
-        # At stride 1 the padding is alike on both sides, and the convolution does it without a copy.
+        # At stride 1 the padding is equal on both sides, and the convolution does it without a copy.
         padding = kernel // 2 if stride == 1 else 0
         self.conv = nn.Conv2d(
             channels, out_channels, kernel, stride=stride, padding=padding, groups=groups, bias=False
@@ -106,7 +106,7 @@ class ConvNorm(nn.Module):
 
 
 def same_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
-    """Return the padding before and after, such that size / stride pixels come out, rounded up.
+    """Return the padding before and after a side, for an output of size / stride pixels, rounded up.
 
     >>> same_padding(224, 3, 2), same_padding(56, 5, 2), same_padding(15, 5, 2)
     ((0, 1), (1, 2), (2, 2))
@@ -144,9 +144,9 @@ _PUBLISHED_CLASSIFIER = "_fc."
 
 
 def from_published(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors of a published file under the names of `EfficientNetLite`, without the classifier.
+    """Return the tensors of a published file, renamed for `EfficientNetLite`, without the classifier.
 
-    Names that are not those of a published file stay as they are.
+    Names that are not those of a published file are kept.
 
     >>> list(from_published({"_blocks.3._bn2.weight": Tensor(), "_fc.bias": Tensor(), "_bn1.bias": Tensor()}))
     ['blocks.3.project.norm.weight', 'head.norm.bias']

@@ -1,11 +1,11 @@
-"""Vision models of transformers that can be built here, and what their configuration may say.
+"""Vision models of transformers that can be built here, and their allowed configurations.
 
-A model that somebody else has sent carries such a configuration. So only these families exist, each with the
-classes of transformers itself, and only the fields below reach these classes: others could name code.
+A configuration may come with a model from anyone. So only these families exist, each built by transformers'
+own classes, and only the fields below are passed on: others could name code.
 
     dinov2              the first token after the last norm
     vit                 the first token after the last norm, without the pooling layer that few weights have
-    clip_vision_model   the first token after a norm of its own; of a model of images and text, the image part
+    clip_vision_model   the first token after its own norm; of a model of images and text, the image part
     convnext            the mean of the last maps, after a norm
     resnet              the mean of the last maps
 """
@@ -23,12 +23,13 @@ ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "quick_gelu", "relu", "s
 
 @dataclass(frozen=True)
 class Whole:
-    """A whole number, both ends included."""
+    """A whole number between two bounds, both included."""
 
     low: int
     high: int
 
     def allows(self, value: Any) -> bool:
+        """Return whether the value is such a number."""
         return type(value) is int and self.low <= value <= self.high
 
     def __str__(self) -> str:
@@ -42,6 +43,7 @@ class Wholes:
     each: Whole
 
     def allows(self, value: Any) -> bool:
+        """Return whether the value is such a list."""
         return type(value) is list and 1 <= len(value) <= 8 and all(map(self.each.allows, value))
 
     def __str__(self) -> str:
@@ -52,6 +54,7 @@ class Share:
     """A number from 0 to 1."""
 
     def allows(self, value: Any) -> bool:
+        """Return whether the value is such a number."""
         return type(value) in (int, float) and math.isfinite(value) and 0 <= value <= 1
 
     def __str__(self) -> str:
@@ -65,6 +68,7 @@ class Among:
     values: tuple[Any, ...]
 
     def allows(self, value: Any) -> bool:
+        """Return whether the value is one of these, with the same type."""
         return any(type(value) is type(one) and value == one for one in self.values)
 
     def __str__(self) -> str:
@@ -89,19 +93,19 @@ _STAGES: Mapping[str, Check] = {**_ALL, "hidden_sizes": Wholes(WIDTH), "depths":
 
 @dataclass(frozen=True)
 class Family:
-    """How a model of one kind is built and read."""
+    """How a model of one kind is built and how its features are read."""
 
     config: str
     model: str
-    """Classes of transformers."""
+    """Names of the model's classes in transformers."""
     fields: Mapping[str, Check]
-    """Those of its configuration that decide what is computed."""
+    """Fields of its configuration that decide what is computed."""
     first_token: bool = False
-    """Whether the features are the first token; else what the model itself pools."""
+    """Whether the features are the first token; else they are the model's own pooled output."""
     fixed: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of the configuration that are always the same here."""
+    """Fields of the configuration that have one value here."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Of the class of the model."""
+    """Options of the model's class."""
 
 
 FAMILIES: Mapping[str, Family] = MappingProxyType(
@@ -152,7 +156,11 @@ _CODE, _QUANTIZED = "auto_map", "quantization_config"
 
 
 def find_family(model_type: Any, where: str) -> Family:
-    """Return the family of this name; any other is refused with the list of them."""
+    """Return the family of this name.
+
+    Raises:
+        DataError: there is no such family; the message lists them.
+    """
     if not isinstance(model_type, str) or model_type not in FAMILIES:
         valid = ", ".join([*FAMILIES, *_IMAGES_AND_TEXT])
         raise DataError(f"{where}: models of type {str(model_type)[:40]!r} are not built: valid are {valid}")
@@ -160,7 +168,15 @@ def find_family(model_type: Any, where: str) -> Family:
 
 
 def own_fields(content: Any, where: str) -> tuple[str, dict[str, Any]]:
-    """Return the family that the content of a config.json names, and the fields of it that count here."""
+    """Return the family that a config.json names, and the fields of it that are used here.
+
+    Args:
+        content: the content of a config.json, from anyone.
+        where: the file, for the message of an error.
+
+    Raises:
+        DataError: the configuration is malformed, of another family, or names code.
+    """
     if not isinstance(content, dict):
         raise DataError(f"{where}: not the configuration of a model: pass one of transformers")
     if content.get(_CODE):
@@ -180,7 +196,7 @@ def own_fields(content: Any, where: str) -> tuple[str, dict[str, Any]]:
 
 
 def check_fields(family: Family, found: Mapping[str, Any], where: str) -> None:
-    """Refuse a field that this family does not have, or a value that makes no sense."""
+    """Reject a field that this family does not have, or a value that is not allowed."""
     for name, value in found.items():
         if name not in family.fields:
             raise DataError(f"{where}: has a foreign field {name[:40]!r}")

@@ -1,4 +1,4 @@
-"""The folder of a model of the hub: from its cache, or fetched into it."""
+"""The folder of a model of the hub: from its cache, or downloaded into it."""
 
 from pathlib import Path
 
@@ -14,13 +14,19 @@ from pmal.encoders.pretrained.names import (
 from pmal.errors import DataError, UsageError, first_line
 
 WANTED = (CONFIG, PREPROCESSOR, "processor_config.json", "model*.safetensors", "model.safetensors.index.json")
-"""Files that are fetched: numbers and settings, no code and no pickle."""
+"""Files that are downloaded: numbers and settings, no code and no pickle."""
 
 
 def find_folder(model: str, *, with_weights: bool) -> Path:
-    """Return the folder of what stands after `hf/`; a model of the hub is fetched where it is not there.
+    """Return the folder of a model; a model of the hub is downloaded if it is not in the cache.
 
-    with_weights: its own weights are needed, because no others were given.
+    Args:
+        model: the name without `hf/`.
+        with_weights: whether its own weights are needed, because no others were given.
+
+    Raises:
+        DataError: the folder lacks a file.
+        UsageError: the model cannot be downloaded.
     """
     folder = local_folder(model)
     if folder is None:

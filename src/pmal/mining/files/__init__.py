@@ -1,1 +1,1 @@
-"""Mining of embedding files: what `pmal mine FILE` needs."""
+"""Mining of embedding files, for `pmal mine FILE`."""

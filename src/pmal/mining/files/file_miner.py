@@ -1,4 +1,4 @@
-"""Mining on embeddings of any model: a file in, prototypes and r of every sample out."""
+"""Mining on embeddings of any model: reads a file, returns prototypes and r of every sample."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -32,23 +32,23 @@ _COMPARING = ("topology", "ensemble")
 
 @dataclass(frozen=True, eq=False)
 class MinedFile:
-    """What was found, and where it was written."""
+    """The result of mining a file, and the files it was written to."""
 
     prototypes: PrototypeSet
     ids: Tensor
-    """Of all samples, ascending (N,)."""
+    """Ids of all samples, ascending (N,)."""
     log_r: Tensor
     """Log of each sample's quality, in the order of the ids, float64 (N,)."""
     candidates: Tensor
-    """Bool (N,)."""
+    """Which samples are candidates, bool (N,)."""
     spaces: int
     head_accuracies: tuple[float, ...]
-    """Share of the samples that each fitted head puts into their class; empty where the file has heads."""
+    """Share of samples that each fitted head classifies correctly; empty if the file has heads."""
     warnings: tuple[str, ...]
     files: tuple[Path, ...]
 
     def summary(self) -> dict[str, Any]:
-        """In numbers, as JSON can hold it."""
+        """Return the result in numbers, ready for JSON."""
         sizes_K = torch.bincount(self.prototypes.labels, minlength=self.prototypes.num_classes)
         return {
             "samples": len(self.ids),
@@ -76,11 +76,25 @@ def mine_file(
     display: Display | None = None,
     ranks: Ranks = ALONE,
 ) -> MinedFile:
-    """Read embeddings (`read_embeddings` says how they are stored), mine, write OUT.json and two CSV files.
+    """Read embeddings, mine prototypes, and write OUT.json and two CSV files.
 
-    Where the file has no heads, linear ones are fitted: at least `heads` of them and one for each space, in
-    turn. Device is auto, cpu or cuda. Existing files are only replaced with `force`. All that can be refused
-    is refused before the work begins. Several processes (`ranks`) share the topology; the first one writes.
+    `read_embeddings` describes the file. Everything that can be rejected is rejected before the work begins.
+
+    Args:
+        path: the file of embeddings.
+        out: the files to write: OUT, OUT.json or OUT.csv.
+        settings: the rules of mining; by default `MiningConfig()`.
+        heads: if the file has no heads, at least this many linear ones are fitted, and one for each space;
+            with more heads than spaces, spaces are used in turn.
+        seed: seeds the fitted heads and the random rules.
+        device: auto, cpu or cuda.
+        force: replace existing files.
+        display: shows progress and notes.
+        ranks: processes that share the topology; the first one writes.
+
+    Raises:
+        UsageError: an option is wrong, or files exist and `force` is not set.
+        DataError: the file of embeddings cannot be used.
     """
     source, files = Path(path), OutputFiles.named(out)
     settings, display = settings or MiningConfig(), display or Silent()
@@ -132,7 +146,7 @@ def _check_enough_spaces(source: Path, data: Embeddings, heads: int, quality: st
 def _spaces(
     data: Embeddings, heads: int, options: QualityOptions, display: Display
 ) -> tuple[list[Space], tuple[float, ...]]:
-    """Embeddings and heads on the device; and how accurate the heads are that had to be fitted."""
+    """Return embeddings and heads on the device, and the accuracies of the heads that had to be fitted."""
     z = [z_ND.to(options.device) for z_ND in data.z]
     if data.heads:
         given = zip(z, data.heads, strict=True)
@@ -142,14 +156,14 @@ def _spaces(
     with display.stage("fitting linear heads", len(z), "heads") as advance:
         for u, z_ND in enumerate(z):
             fitted.append(fit_head(z_ND, data.labels, data.num_classes, stream(options.seed, "head", u)))
-            options.ranks.copy_first([fitted[-1].weight, fitted[-1].bias])  # to the last bit
+            options.ranks.copy_first([fitted[-1].weight, fitted[-1].bias])  # equal to the last bit
             advance(1)
     spaces = [(z_ND, head.weight, head.bias) for z_ND, head in zip(z, fitted, strict=True)]
     return check_spaces(spaces), tuple(head.accuracy for head in fitted)
 
 
 def _measure(spaces: Sequence[Space], labels_N: Tensor, options: QualityOptions, display: Display) -> Tensor:
-    """Log of the quality of every sample (N,)."""
+    """Return the log of the quality of every sample, (N,)."""
     rule = QUALITY_RULES[options.settings.quality]
     if options.settings.quality != "topology":
         return rule(spaces, labels_N, options)

@@ -1,7 +1,7 @@
-"""What mining leaves for other programs: prototypes as JSON and CSV, and r of every sample as CSV.
+"""Mining results for other programs: prototypes as JSON and CSV, and r of every sample as CSV.
 
 Text that begins like a formula (= + - @, tab or carriage return) gets a leading ' in the CSV files, so that a
-spreadsheet shows it and does not run it. Numbers are as they are, and so is the text in the JSON file.
+spreadsheet shows it and does not run it. Numbers, and text in the JSON file, are unchanged.
 """
 
 import csv
@@ -29,6 +29,11 @@ class OutputFiles:
 
     @classmethod
     def named(cls, out: str | PathLike[str]) -> "OutputFiles":
+        """Return the files of an --out option.
+
+        Raises:
+            UsageError: it is a folder.
+        """
         path = Path(out)
         if path.is_dir():
             raise UsageError(f"{out} is a folder: name a file in it")
@@ -36,24 +41,34 @@ class OutputFiles:
 
     @property
     def prototypes(self) -> Path:
-        """Read back by `PrototypeSet.load`; its exact numbers are in the .safetensors file beside it."""
+        """Path for `PrototypeSet.load`; the exact numbers are in the .safetensors file next to it."""
         return self._with(".json")
 
     @property
     def prototypes_csv(self) -> Path:
+        """Path of the list of prototypes."""
         return self._with(".csv")
 
     @property
     def samples_csv(self) -> Path:
+        """Path of the list of all samples."""
         return self._with(".samples.csv")
 
     @property
     def readable(self) -> tuple[Path, ...]:
-        """The files that a person may want to open."""
+        """Paths of the files that a user may want to open."""
         return self.prototypes, self.prototypes_csv, self.samples_csv
 
     def prepare(self, source: Path, force: bool) -> None:
-        """Make sure, before any work, that the files can be written and that nothing is lost by it."""
+        """Check, before any work, that the files can be written and that nothing is lost by it.
+
+        Args:
+            source: the file of embeddings, which must not be overwritten.
+            force: whether existing prototypes may be replaced.
+
+        Raises:
+            UsageError: a file is in the way.
+        """
         every = [*self.readable, self._with(".safetensors"), self._with(".next.safetensors")]
         make_folder(self.stem.parent)
         there = [file for file in every if file.exists()]
@@ -69,7 +84,7 @@ class OutputFiles:
 
 
 def write_prototypes_csv(path: Path, prototypes: PrototypeSet) -> None:
-    """One line per prototype, by class and rank; rank 0 is the first choice."""
+    """Write one line per prototype, by class and rank; rank 0 is the first choice."""
     rows = (
         (
             plain_cell(entry["class"]),
@@ -90,7 +105,7 @@ def write_samples_csv(
     prototypes: PrototypeSet,
     files: Sequence[str] | None,
 ) -> None:
-    """One line per sample: its r, whether it is a candidate (0 or 1), its rank if it is a prototype."""
+    """Write one line per sample: r, whether it is a candidate (0 or 1), and its rank if it is a prototype."""
     names = [plain_cell(name) for name in prototypes.class_names or range(prototypes.num_classes)]
     rank_of = dict(zip(prototypes.ids.tolist(), prototypes.rank.tolist(), strict=True))
     columns = (ids, labels, log_r.exp(), log_r, candidates.int())

@@ -1,1 +1,1 @@
-"""Readers of the data sets that are known by name, in their official files."""
+"""Readers of the official files of data sets that are known by name."""

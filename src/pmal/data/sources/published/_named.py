@@ -1,4 +1,4 @@
-"""The sets that have a name: where people keep them, and how each is told and opened."""
+"""The named data sets: their usual folders, and how each is detected and opened."""
 
 import dataclasses
 from collections.abc import Callable
@@ -18,23 +18,23 @@ _IMAGENET_FOLDERS = ("imagenet", "ImageNet", "imagenet-1k", "ILSVRC2012", "ILSVR
 
 @dataclass(frozen=True)
 class NamedSet:
-    """A named set: the folders it may be in, and the files there that tell its official format."""
+    """A named set: the folders it may be in, and the files there that identify its official format."""
 
     description: str
     folders: tuple[str, ...]
     files: tuple[str, ...]
     open: Callable[[Path], Source]
-    """Takes the folder of the file that was found, or that file where it is an archive."""
+    """Called with the folder of the file that was found, or with that file if it is an archive."""
     num_classes: int
     digits: bool = False
     fallback: tuple[str, ...] = ()
-    """Folders outside the data root, looked at last, and without a data root too."""
+    """Folders outside the data root, searched last, and also without a data root."""
     cifar100_unknown: bool = False
     """Its unknown images are the test part of CIFAR-100."""
 
 
 def _open_imagenet_lt(lists: Path) -> Source:
-    """The lists come without images: these lie beside them, or where ImageNet lies."""
+    """Open ImageNet-LT: the images of its lists are next to them, or in ImageNet's folder."""
     places = (".", *_IMAGENET_FOLDERS)
     return open_imagenet_lt(lists, [base / place for base in (lists, lists.parent) for place in places])
 

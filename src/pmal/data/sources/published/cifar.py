@@ -29,7 +29,7 @@ CIFAR100_CLASSES = tuple(_CIFAR100.split())
 
 _VALUES = 3 * 32 * 32
 _MOST_BYTES = 256 * 2**20
-"""The largest official file has 155 MB; an archive member is never unpacked further than this."""
+"""The largest official file has 155 MB; no more than this is unpacked from an archive member."""
 
 Part = tuple[Pixels, Ids]
 
@@ -47,17 +47,17 @@ class _Layout:
 
 
 def open_cifar10(path: Path) -> Source:
-    """CIFAR-10 from the folder that holds the batches, or from the archive."""
+    """Return CIFAR-10 from the folder that holds the batches, or from the archive."""
     return _open("cifar10", path, _LAYOUTS_10, CIFAR10_CLASSES)
 
 
 def open_cifar100(path: Path) -> Source:
-    """CIFAR-100 with its fine labels, from the folder that holds its files, or from the archive."""
+    """Return CIFAR-100 with its fine labels, from the folder that holds its files, or from the archive."""
     return _open("cifar100", path, _LAYOUTS_100, CIFAR100_CLASSES)
 
 
 def read_cifar100_test(path: Path) -> Samples:
-    """The test part alone: the unknown images of CIFAR+10 and CIFAR+50."""
+    """Return only the test part: the unknown images of CIFAR+10 and CIFAR+50."""
     layout = _layout_of(path, _LAYOUTS_100)
     found = _read_files(path, layout, layout.test, CIFAR100_CLASSES)
     return _joined([found[name] for name in layout.test], f"{path} test", CIFAR100_CLASSES)
@@ -74,7 +74,7 @@ def _open(name: str, path: Path, layouts: tuple[_Layout, ...], class_names: tupl
 def _read_files(
     path: Path, layout: _Layout, files: tuple[str, ...], class_names: tuple[str, ...]
 ) -> dict[str, Part]:
-    """All files in one pass, because an archive is a stream."""
+    """Return all files, read in one pass because an archive is a stream."""
     found: dict[str, Part] = {}
     for name, data in _members(path, layout.folder, {*files, layout.names}):
         origin = f"{path}/{name}"
@@ -96,7 +96,7 @@ def _joined(parts: list[Part], origin: str, class_names: tuple[str, ...]) -> Sam
 
 
 def _layout_of(path: Path, layouts: tuple[_Layout, ...]) -> _Layout:
-    """A folder is told by its test file, an archive by its own name."""
+    """Return the layout: a folder is identified by its test file, an archive by its own name."""
     for layout in layouts:
         kind = "binary" if layout.test[0].endswith(".bin") else "python"
         if (path / layout.test[0]).is_file() or (path.is_file() and kind in path.name):
@@ -106,7 +106,7 @@ def _layout_of(path: Path, layouts: tuple[_Layout, ...]) -> _Layout:
 
 
 def _members(path: Path, folder: str, wanted: set[str]) -> Iterator[tuple[str, bytes]]:
-    """The wanted files of a folder, or of an archive without unpacking it to disk."""
+    """Yield the wanted files of a folder, or of an archive without unpacking it to disk."""
     try:
         if path.is_dir():
             for name in sorted(wanted):
@@ -151,7 +151,7 @@ def _is_class_number(label: object) -> bool:
 
 
 def _parse_binary(label_bytes: int) -> Callable[[bytes, str], Part]:
-    """Records of one label byte (CIFAR-100: a coarse and a fine one, in this order) and the values."""
+    """Return a parser of records: one label byte (CIFAR-100: a coarse, then a fine one) and the values."""
 
     def parse(data: bytes, origin: str) -> Part:
         size = label_bytes + _VALUES
@@ -164,7 +164,7 @@ def _parse_binary(label_bytes: int) -> Callable[[bytes, str], Part]:
 
 
 def _to_images(rows: Pixels) -> Pixels:
-    """Each row is the red plane, then green, then blue."""
+    """Return images (N, 32, 32, 3) from rows that hold the red plane, then green, then blue."""
     return np.ascontiguousarray(rows.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
 
 
@@ -182,7 +182,7 @@ def _text_names(data: bytes, origin: str) -> tuple[str, ...]:
 
 
 def _check_names(names: tuple[str, ...], expected: tuple[str, ...], origin: str) -> None:
-    """Other names would mean other labels: not this data set."""
+    """Reject other class names: their labels would mean another data set."""
     if names != expected:
         raise DataError(f"{origin}: its {len(names)} class names are not the official {len(expected)}")
 

@@ -1,6 +1,6 @@
 """ImageNet as `train/<wnid>` and `val/<wnid>` folders, and the list files of ImageNet-LT.
 
-ImageNet-LT (Liu et al. 2019) is four lists of images, one `relative/path.JPEG label` a line: the long-tailed
+ImageNet-LT (Liu et al. 2019) has four lists of images, one `relative/path.JPEG label` a line: the long-tailed
 training part, a balanced validation and test part, and the open set, whose images come from ILSVRC-2010.
 """
 
@@ -19,7 +19,7 @@ LT_TRAIN, LT_TEST, LT_OPEN = (f"ImageNet_LT_{part}.txt" for part in ("train", "t
 
 
 def open_imagenet(root: Path, name: str) -> Source:
-    """Both parts from class folders; labels are the ranks of the training folders' names."""
+    """Return both parts from class folders; a label is the rank of a training folder's name."""
     wnids = tuple(_class_folders(root / "train"))
     return Source(name, _read_part(root, "train", wnids), _read_part(root, "val", wnids))
 
@@ -48,7 +48,12 @@ def _read_part(root: Path, part: str, wnids: tuple[str, ...]) -> Samples:
 
 
 def open_imagenet_lt(lists: Path, trees: Sequence[Path]) -> Source:
-    """The lists in one folder, the images in the first of `trees` that has them."""
+    """Return ImageNet-LT.
+
+    Args:
+        lists: the folder of the list files.
+        trees: folders of images; the first that has them is used.
+    """
     paths, labels = read_list(lists / LT_TRAIN)
     wnids = _wnids_of(paths, labels, lists / LT_TRAIN)
     train = Samples.whole(_listed(lists / LT_TRAIN, paths, trees), labels, wnids)
@@ -59,7 +64,7 @@ def open_imagenet_lt(lists: Path, trees: Sequence[Path]) -> Source:
 
 
 def _read_open_set(lists: Path, trees: Sequence[Path]) -> Samples | None:
-    """Its list says -1 throughout: unknown images have no class here, so all are of the one class `open`."""
+    """Return the open set. Its labels are -1 in the list: all images get the one class `open`."""
     if not (lists / LT_OPEN).is_file():
         return None
     paths, labels = read_list(lists / LT_OPEN)
@@ -68,7 +73,7 @@ def _read_open_set(lists: Path, trees: Sequence[Path]) -> Samples | None:
 
 
 def read_list(path: Path) -> tuple[list[str], Ids]:
-    """Paths and labels of a list file, whose paths must stay below the folder they are relative to."""
+    """Return the paths and labels of a list file; paths must stay below the folder of the images."""
     paths: list[str] = []
     labels: list[int] = []
     for number, line in enumerate(read_lines(path), 1):
@@ -85,14 +90,14 @@ def read_list(path: Path) -> tuple[list[str], Ids]:
 
 
 def _escapes(name: str) -> bool:
-    """Absolute, or upwards; also in Windows' spelling, so that a list means the same everywhere."""
+    """Return whether a path is absolute or leads upward; Windows paths count too, on every system."""
     if name.startswith(("/", "\\")) or name[1:2] == ":":
         return True
     return ".." in name and ".." in name.replace("\\", "/").split("/")
 
 
 def _wnids_of(paths: list[str], labels: Ids, origin: Path) -> tuple[str, ...]:
-    """Class names are the folders that the training images lie in, one for each label."""
+    """Return the class names: the folders of the training images, one for each label."""
     folders = [path.rpartition("/")[0].rpartition("/")[2] for path in paths]
     pairs = sorted(set(zip(labels.tolist(), folders, strict=True)))
     names = tuple(folder for _, folder in pairs)
@@ -102,7 +107,7 @@ def _wnids_of(paths: list[str], labels: Ids, origin: Path) -> tuple[str, ...]:
 
 
 def _listed(origin: Path, paths: list[str], trees: Sequence[Path]) -> FileStore:
-    """Below the tree that holds the first image; that all others are there shows when they are read."""
+    """Return the files below the tree that holds the first image; missing others show when they are read."""
     for tree in trees:
         if os.path.isfile(tree / paths[0]):
             return _files(tree, paths)
