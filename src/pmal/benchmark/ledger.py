@@ -1,4 +1,4 @@
-"""The results, in one JSON file per cell. A finished cell is not computed again, and its file never changes."""
+"""The results, one JSON file per cell. A finished cell is not computed again, and its file never changes."""
 
 import functools
 from collections.abc import Mapping
