@@ -66,7 +66,7 @@ def check_auditable(run: Path, config: RunConfig) -> None:
 
 
 def audit_run(run: Path, out: Path, session: Session) -> Audit:
-    """Rank every training image of a run by robustness.
+    """Rank every training image of a run by robustness and return the ranking.
 
     A table and contact sheets are written.
 
