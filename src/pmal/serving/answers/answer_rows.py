@@ -57,7 +57,7 @@ def describe_rows(class_names: Sequence[str], rows: Iterable[Row]) -> list[dict[
 
 
 def decide_together(blocks: Iterable[Sequence[dict[str, Any]]], fdr: float) -> list[list[dict[str, Any]]]:
-    """Return all answers as one block, decided again: of those called unknown, at most a share `fdr` is known.
+    """Return all answers as one block, decided again: at most a share `fdr` of the unknown ones is known.
 
     Args:
         blocks: answers with a decision each.
