@@ -58,9 +58,7 @@ class Subject:
 
 def measure_runs(folders: Sequence[Path], session: Session, options: FarOptions) -> dict[str, Any]:
     """Return the figures of every run, and how they were measured."""
-    subjects = [
-        open_subject(folder, session, options) for folder in folders
-    ]  # opened first, so that mistakes show before any work
+    subjects = [open_subject(folder, session, options) for folder in folders]  # mistakes show first
     found = []
     for i, subject in enumerate(subjects, start=1):
         session.display.say(f"model {i} of {len(subjects)}: {in_words(subject.about)}")

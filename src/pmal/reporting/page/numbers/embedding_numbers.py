@@ -40,9 +40,7 @@ def _tsne(z_ND: Floats) -> Floats:
         return _pca(z_ND)
     # Signals are deferred: an error raised within its compiled code may crash the process.
     with deferred_signals(), warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # warnings about its own defaults and future versions of other libraries
+        warnings.simplefilter("ignore")  # about its own defaults and future versions of other libraries
         found = TSNE(
             perplexity=min(30.0, (count - 1) / 3),
             metric="euclidean",
