@@ -1,4 +1,4 @@
-"""What decides where the user has not: the encoder by the images, and the recipe by the encoder."""
+"""Defaults for what the user has not set: the encoder by the images, and the recipe by the encoder."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,9 +14,10 @@ from pmal.ensemble.inputs import is_frozen
 def complete_settings(
     given: Mapping[str, Any], recipe: str | None, own: Callable[[], Samples] | None, device: str
 ) -> tuple[dict[str, Any], str]:
-    """Return the settings of the recipe and those given over them, and one line about a chosen encoder.
+    """Return the settings of the recipe with those given over them, and a line about the encoder.
 
-    Without an encoder and a recipe, or with the encoder "auto", the samples decide which encoder it is.
+    Without an encoder and a recipe, or with the encoder "auto", the user's samples decide the encoder. The
+    line tells which it is and why. Else the line is empty.
 
     Args:
         given: what the user has set, by section.
@@ -33,13 +34,13 @@ def complete_settings(
         rest = {key: value for key, value in given["encoder"].items() if key != "name"}
         given = {**given, "encoder": rest}
     settings = merge(read_recipe(recipe or usual_recipe(given)), given)
-    # Who asks for a share to be held out, or for a number of epochs, means just that.
+    # A user who sets a held-out share or a number of epochs wants exactly that: no folds, no least steps.
     for section, asked, instead in (("data", "held_out", "folds"), ("training", "epochs", "min_steps")):
         chosen = given.get(section, {})
         if asked in chosen and instead not in chosen:
             settings = merge(settings, {section: {instead: 0}})
     if settings.get("encoder", {}).get("finetune", "none") != "none" and "folds" not in given.get("data", {}):
-        # Fine-tuning in every fold would take ten times as long, and one for all has seen what is held out.
+        # Fine-tuning in each fold takes ten times as long. One for all folds has seen the held-out images.
         settings = merge(settings, {"data": {"folds": 0}})
     return settings, note
 

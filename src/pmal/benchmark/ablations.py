@@ -9,7 +9,7 @@ from pmal.errors import unknown_name
 
 @dataclass(frozen=True)
 class Variant:
-    """One row of an ablation: settings on top of the others."""
+    """One row of an ablation: the settings that it adds to the common ones."""
 
     label: str
     settings: tuple[str, ...]
@@ -17,14 +17,14 @@ class Variant:
 
 @dataclass(frozen=True)
 class Sweep:
-    """Variants that differ in the same settings, and in nothing else."""
+    """Variants that differ only in the settings of this sweep."""
 
     name: str
     variants: tuple[Variant, ...]
 
     @property
     def fields(self) -> frozenset[str]:
-        """The settings that it varies."""
+        """Names of the settings that the sweep varies."""
         return frozenset(text.partition("=")[0] for variant in self.variants for text in variant.settings)
 
 
@@ -73,7 +73,7 @@ MARGIN = _values("margin", "optimization.margin", (0.1, 0.3, 0.5, 0.8, 1.0))
 WEIGHT = _values("lambda", "optimization.weight", (0.5, 0.8, 1.0, 2.0))
 
 MININGS = 3
-"""Repetitions of the mining, each with a pair of classifiers of its own."""
+"""Repetitions of the mining. Each has its own pair of classifiers."""
 REPEATED = Sweep("fluctuation", (Variant("three minings", (f"ensemble.size={2 * MININGS}",)),))
 
 GRIDS: dict[str, tuple[Sweep, ...]] = {
@@ -86,10 +86,16 @@ GRIDS: dict[str, tuple[Sweep, ...]] = {
 
 
 def find_grid(name: str) -> tuple[Sweep, ...]:
+    """Return the sweeps of a grid by its name.
+
+    Raises:
+        UsageError: there is no such grid.
+    """
     if name not in GRIDS:
         raise unknown_name("grid", name, GRIDS)
     return GRIDS[name]
 
 
 def measure_of(grid: str | None) -> str:
+    """Return what is measured in the cells of a grid: whole runs, or how prototypes fluctuate."""
     return FLUCTUATION if grid == "fluctuation" else FIT

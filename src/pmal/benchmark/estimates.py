@@ -1,4 +1,4 @@
-"""How long the cells of a plan will take, from the speed of cells that are in the ledger."""
+"""How long the cells of a plan will take, from the speed of cells in the ledger."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ _HARDWARE = ("gpu", "machine", "threads")
 
 @dataclass(frozen=True)
 class Estimate:
-    """Trainings that a cell still needs, and their seconds. None: nothing to go by."""
+    """Trainings that a cell still needs, and their seconds. None: they cannot be estimated."""
 
     trainings: int
     seconds: float | None
@@ -33,7 +33,18 @@ def estimate_cells(
     trained: Callable[[Key], bool],
     count_images: Callable[[Cell], int | None],
 ) -> list[Estimate]:
-    """In the order of the plan: what an earlier cell trains, a later one does not."""
+    """Return an estimate of each cell, in the order of the plan.
+
+    A training that several cells share counts for the first of them only.
+
+    Args:
+        planned: cells to compute.
+        results: finished cells, whose speed is used.
+        hardware: of this machine; only results from the same hardware count.
+        device: cpu or cuda.
+        trained: returns whether a classifier is in the store.
+        count_images: returns the number of training images of a cell. None: the data are not here.
+    """
     done: set[Key] = set()
     found = []
     for one in planned:
@@ -66,7 +77,10 @@ def _estimate(
 
 
 def usual_speed(cell: Cell, results: Sequence[Result], hardware: Mapping[str, Any]) -> float | None:
-    """Median images per second of the cells most like this one: encoder and hardware are always the same."""
+    """Return the median images per second of the most similar cells. None: there are none.
+
+    Only cells with the same encoder on the same hardware count.
+    """
     alike = [
         result
         for result in results
@@ -87,7 +101,7 @@ def _same_hardware(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def describe(estimate: Estimate | None) -> str:
-    """Of one cell; None: there is nothing to do.
+    """Return the line about one cell. None: the cell is in the ledger already.
 
     >>> describe(None), describe(Estimate(1, 65.0))
     ('in the ledger', '1 training, 1 min 05 s')
@@ -101,7 +115,7 @@ def describe(estimate: Estimate | None) -> str:
 
 
 def total(estimates: Sequence[Estimate], planned: int) -> str:
-    """Of all cells."""
+    """Return the line about all cells."""
     known = [estimate.seconds for estimate in estimates if estimate.seconds is not None]
     missing = len(estimates) - len(known)
     text = f"{len(estimates)} of {planned} cells to compute"

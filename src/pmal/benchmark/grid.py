@@ -1,4 +1,4 @@
-"""From what a user asks for to the list of cells. Everything is checked here, before anything runs."""
+"""From the options of a user to the list of cells. Everything is checked here, before anything runs."""
 
 import functools
 import itertools
@@ -21,7 +21,7 @@ from pmal.methods import METHODS
 
 @dataclass(frozen=True)
 class Request:
-    """The axes of a grid, as the user names them."""
+    """The axes of a grid, as the user gives them."""
 
     methods: str | None = None
     data: str = "sample"
@@ -37,27 +37,33 @@ class Request:
 
 @dataclass(frozen=True)
 class Planned:
-    """A cell that was asked for."""
+    """A cell that was requested."""
 
     cell: Cell
     grid: str | None = None
-    """The ablation that it is a variation of."""
+    """The ablation that it belongs to."""
     base: tuple[str, ...] | None = None
     """The settings that it varies."""
     costs_as: Cell | None = None
-    """Of an ensemble: the cell of PMAL that it costs as much as."""
+    """For an ensemble: the cell of PMAL with the same cost."""
 
     @property
     def command(self) -> str:
+        """Command that computes this cell again."""
         if self.costs_as:
             return self.costs_as.command(method=TOGETHER)
         return self.cell.command(self.grid, self.base)
 
 
 def plan(request: Request, data_root: str | None = None) -> list[Planned]:
-    """Every cell once, data set by data set; those that share a training stand together.
+    """Return every requested cell once, data set by data set. Cells that share a training follow each other.
 
-    data_root: where the data are whose number of known classes no published split says.
+    Args:
+        request: the axes of the grid.
+        data_root: folder of the data. It is read if no published split gives the number of known classes.
+
+    Raises:
+        UsageError: an option names something that does not exist.
     """
     from pmal.encoders import list_encoders
 
@@ -81,7 +87,7 @@ def plan(request: Request, data_root: str | None = None) -> list[Planned]:
 
 
 def _planned_at_cost(method: str, pmal: Cell, count: Callable[[DataConfig], int]) -> Planned:
-    """Return the softmax that costs as much as a cell of PMAL."""
+    """Return the plan of a softmax that costs as much as a cell of PMAL."""
     cell = equal_cost_cell(method, pmal, count(pmal.config().data))
     return Planned(_checked(cell), costs_as=pmal if method == TOGETHER else None)
 
@@ -118,7 +124,7 @@ def _checked(cell: Cell) -> Cell:
 
 
 def usual_recipe(source: str) -> str:
-    """Return the recipe that a source is compared under where nobody names one."""
+    """Return the recipe for comparisons on a source, if the user names none."""
     if not is_named(source) and holds_embeddings(Path(source).expanduser()):
         return "precomputed"
     return "sample" if source == "sample" else "strong"
@@ -137,7 +143,7 @@ def _methods(request: Request) -> list[str]:
 
 
 def _variants(request: Request) -> list[tuple[str | None, tuple[str, ...]]]:
-    """The settings of each variant of each grid, with the grid's name; or those of the request alone."""
+    """Return the settings of each variant with the name of its grid; without a grid, the request's own."""
     base = tuple(request.settings)
     if request.grid is None:
         return [(None, base)]
@@ -146,17 +152,21 @@ def _variants(request: Request) -> list[tuple[str | None, tuple[str, ...]]]:
 
 
 def _problems(request: Request) -> Iterator[tuple[str, str, int]]:
-    """Data set, family and split."""
+    """Yield data set, family and split of each requested problem."""
     for source in _names(request.data, "--data"):
         if not is_named(source) and not Path(source).expanduser().exists():
-            open_source(source, None)  # says what is wrong with the name
+            open_source(source, None)  # raises the error that explains the name
         family = resolve_family(source, request)
         for split in _splits(source, family, request.splits):
             yield source, family, split
 
 
 def resolve_family(source: str, request: Request) -> str:
-    """The family that is meant, by its name."""
+    """Return the name of the requested split family; "auto" is resolved.
+
+    Raises:
+        UsageError: the source has no such family.
+    """
     published = list_families(source) if source in list_sets() else ()
     recipe = read_recipe(request.recipe or usual_recipe(source))
     data = build(RunConfig, merge(recipe, *map(parse_assignment, request.settings))).data
@@ -180,7 +190,7 @@ def _splits(source: str, family: str, text: str) -> list[int]:
 
 
 def words(text: str) -> list[str]:
-    """A list in one option, separated by commas.
+    """Return the items of a list in one option, separated by commas.
 
     >>> words("softmax, pmal")
     ['softmax', 'pmal']
@@ -189,14 +199,17 @@ def words(text: str) -> list[str]:
 
 
 def _names(text: str, option: str) -> list[str]:
-    """A list that nobody leaves empty on purpose."""
+    """Return the items of a list that must not be empty."""
     if not (found := words(text)):
         raise UsageError(f"{option} '{text}' names nothing: write names separated by commas, or leave it out")
     return found
 
 
 def whole_numbers(text: str, option: str) -> list[int]:
-    """Numbers and ranges.
+    """Return the numbers of an option that lists numbers and ranges.
+
+    Raises:
+        UsageError: the text has another form, or lists nothing.
 
     >>> whole_numbers("0,2-4", "--splits")
     [0, 2, 3, 4]

@@ -1,4 +1,4 @@
-"""The results: one JSON file per cell. What is there is never computed twice, and never changed."""
+"""The results, one JSON file per cell. A finished cell is not computed again, and its file never changes."""
 
 import functools
 from collections.abc import Mapping
@@ -26,32 +26,33 @@ class Result:
 
     @property
     def score(self) -> str:
-        """The score that the method rejects by when nothing else is asked."""
+        """Score that the method rejects by unless another one is set."""
         if "score" in self.record:
             return str(self.record["score"])
-        # Of earlier versions, which had no other methods and no other rule.
+        # Earlier versions did not record it. They had these methods and rules only.
         return "distance" if self.cell.method == "pmal" else METHODS[self.cell.method].score
 
     @functools.cached_property
     def passes(self) -> float | None:
-        """Passes per training image of all trainings. None where an earlier version does not say enough."""
+        """Passes per training image of all trainings. None: an earlier version did not record enough."""
         if "passes" in self.record:
             return float(self.record["passes"])
         try:
             return cell_passes(self.cell, self.record["about"]["known_classes"])
-        except (KeyError, UsageError):  # such as of a method or a recipe that is no more
+        except (KeyError, UsageError):  # such as a method or recipe that no longer exists
             return None
 
     @property
     def second_epochs(self) -> int:
-        """Length of the second training where it has one of its own, else 0."""
+        """Epochs of the second training if it has its own number, else 0."""
         return int(self.record.get("about", {}).get("optimization", {}).get("epochs", 0))
 
     def accuracy(self) -> float:
+        """Return the accuracy on known test images."""
         return float(self.record["accuracy"]["value"])
 
     def auroc(self, score: str) -> float | None:
-        """None: the run has no such score."""
+        """Return the AUROC by a score. None: the run has no such score."""
         row = self.record["scores"].get(score)
         return None if row is None else float(row["auroc"]["value"])
 
@@ -63,10 +64,15 @@ class Ledger:
         self.folder = folder
 
     def path(self, cell: Cell) -> Path:
+        """Return the file of a cell."""
         return self.folder / f"{cell.name}.json"
 
     def read(self, cell: Cell) -> Result | None:
-        """None where there is no such cell yet. A broken file is a `DataError`."""
+        """Return the result of a cell. None: it is not in the ledger.
+
+        Raises:
+            DataError: the file is broken, or holds another cell.
+        """
         path = self.path(cell)
         if not path.exists():
             return None
@@ -76,15 +82,20 @@ class Ledger:
         return found
 
     def write(self, cell: Cell, record: Record) -> Path:
+        """Write the record of a cell and return its file."""
         path = self.path(cell)
         make_folder(path.parent)
         write_json(path, record)
         return path
 
     def results(self, *measures: str) -> tuple[list[Result], list[str]]:
-        """Every readable record of what was measured (default: whole runs), and a line for every other."""
+        """Return every readable record of some measures, and a line for every other file.
+
+        Args:
+            measures: what was measured. Default: whole runs.
+        """
         found, broken = [], []
-        # Other measurements lie beside them.
+        # Each measure has its own folders.
         folders: list[str] = []
         for measure in measures or (FIT,):
             folders += sorted(METHODS) if measure == FIT else [measure]
@@ -96,13 +107,17 @@ class Ledger:
                 continue
             if self.path(result.cell) == path:
                 found.append(result)
-            else:  # such as a copy, which would count twice
+            else:  # such as a copy, which would be counted twice
                 broken.append(f"{path}: {_MISPLACED}")
         return found, broken
 
 
 def read_result(path: Path) -> Result:
-    """One file of the ledger."""
+    """Return the result in one file of the ledger.
+
+    Raises:
+        DataError: the file is not a record of the benchmark.
+    """
     record = read_json(path)
     try:
         cell = cell_of(record)
@@ -122,6 +137,6 @@ def read_result(path: Path) -> Result:
 
 
 def _check_figures(figures: Record) -> None:
-    """Raises an error of any kind where a figure is missing or none."""
+    """Raise an error of any kind if a figure is missing or not a number."""
     float(figures["accuracy"]["value"])
     [row["auroc"]["value"] + 0.0 for row in figures["scores"].values()]

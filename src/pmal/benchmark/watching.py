@@ -1,4 +1,4 @@
-"""What a run tells while it works, noted: how long its stages took over all attempts."""
+"""Displays that note what a run reports: how long its stages took over all attempts."""
 
 import contextlib
 import json
@@ -12,13 +12,14 @@ from pmal._runtime.progress import Advance, Display
 
 
 class Watched:
-    """A display that passes everything on; `before_stage` is called when a stage begins."""
+    """A display that passes everything on and calls `before_stage` when a stage begins."""
 
     def __init__(self, display: Display, notes: Path, before_stage: Callable[[], None]) -> None:
         self.display, self.notes, self.before_stage = display, notes, before_stage
 
     @contextlib.contextmanager
     def stage(self, name: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:
+        """Show a stage, and note its seconds and steps when it ends."""
         self.before_stage()
         start, new = time.monotonic(), 0
 
@@ -34,15 +35,17 @@ class Watched:
             note(self.notes, stage=name, seconds=time.monotonic() - start, done=new, total=total, unit=unit)
 
     def say(self, text: str) -> None:
+        """Show a line."""
         self.display.say(text)
 
 
 def note(path: Path, **words: Any) -> None:
+    """Append a note to a file, as one line of JSON."""
     append_line(path, json.dumps(words))
 
 
 def stage_seconds(notes: list[dict[str, Any]]) -> dict[str, float]:
-    """Seconds of each stage, over all attempts."""
+    """Return the seconds of each stage over all attempts."""
     found: dict[str, float] = {}
     for words in notes:
         if "stage" in words:
@@ -51,7 +54,7 @@ def stage_seconds(notes: list[dict[str, Any]]) -> dict[str, float]:
 
 
 class Named:
-    """Plain lines that begin with the cell they are of: for several cells at a time."""
+    """A display of plain lines that begin with the name of their cell, for several cells at a time."""
 
     def __init__(self, display: Display, name: str) -> None:
         self.display, self.name = display, name
@@ -59,7 +62,9 @@ class Named:
     def stage(
         self, name: str, total: int, unit: str, done: int = 0
     ) -> contextlib.AbstractContextManager[Advance]:
+        """Show a stage under the name of the cell."""
         return self.display.stage(f"{self.name}: {name}", total, unit, done)
 
     def say(self, text: str) -> None:
+        """Show a line under the name of the cell."""
         self.display.say(f"{self.name}: {text}")

@@ -1,1 +1,1 @@
-"""The commands beside those of the main job, which are in `cli.py`. None imports torch at the start."""
+"""Commands other than those of the main job, which are in `cli.py`. None imports torch at the start."""

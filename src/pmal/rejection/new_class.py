@@ -1,12 +1,12 @@
-"""One class more, from samples alone: its prototypes are mined in the embedding as it is, nothing is trained.
+"""Adding a class from samples alone: its prototypes are mined in the existing embedding, nothing is trained.
 
-After training there is one space, and no second one to measure the robustness of a sample against. So r says
-how near a sample lies to its class's own: exp(-x / median of x), with x one minus its mean cosine to all of
+After training there is one space. The robustness of a sample needs a second one. So here r measures how
+near a sample lies to its own class: exp(-x / median of x), with x one minus its mean cosine to all of
 them. No training will pull the class together, so its prototypes have to cover it: they are the samples
 nearest to the centers of k-means. docs/estimator.md has figures.
 
-The rule stays where it can. The network has no logit for the new class and would take its samples for
-unknown, so a rule by logits becomes one by the distance, and `combined` loses its part of them.
+The rule is kept if possible. The network has no logit for the new class and would take its samples for
+unknown. So a rule by logits becomes a rule by the distance, and `combined` loses its logits.
 
 N samples of the new class, T prototypes of the class that has most, D channels; K classes, the first K0 of
 which the network was trained on.
@@ -35,35 +35,35 @@ from pmal.rejection.typicality.of_classes import ClassTypicality
 from pmal.rejection.typicality.of_layers import TYPICALITY, AnyTypicality
 
 _PROBED = 1000
-"""Prototypes that the scale of logits against distances is measured on at most."""
+"""Largest number of prototypes on which the scale of logits per distance is measured."""
 
 ATYPICAL = 0.1
-"""Share of a new class's samples that may be unlike the training images for these to stay the measure."""
+"""If this share of a new class's samples is unlike the training images, typicality of layers is left out."""
 
 
 @dataclass(frozen=True)
 class AddedClass:
-    """What a new class did to held-out samples of the classes that were there before."""
+    """Effect of a new class on held-out samples of the classes that were there before."""
 
     name: str
     prototypes: int
     held_out: int
-    """Samples that this was measured on, which were held out; 0 where the model kept none."""
+    """Number of held-out samples that this was measured on. 0: the model kept none."""
     captured: int
-    """How many of them are now taken for the new class."""
+    """How many of them get the new class now."""
     accuracy_before: float | None
-    """Share of them whose class was right, before any rejection. None where their labels are not known."""
+    """Share of them whose class was right, before any rejection. None: their labels are not known."""
     accuracy_after: float | None
     rule_before: str = ""
-    """The score that rejected before, what it was made of, and the threshold where one was set."""
+    """The rule before: its score, what it consisted of, and a fixed threshold."""
     rule_after: str = ""
-    """The same from now on: another one where the rule before cannot judge samples of the new class."""
+    """The rule from now on. It differs if the rule before cannot judge samples of the new class."""
     seen: bool = False
-    """Whether the network was trained on them, as where samples are held out in turn."""
+    """Whether the network was trained on them, as it is if samples are held out in turn."""
 
     @property
     def rule_changed(self) -> bool:
-        """Whether samples are rejected by another rule than before."""
+        """Whether samples are now rejected by another rule."""
         return self.rule_before != self.rule_after
 
     def __str__(self) -> str:
@@ -92,16 +92,29 @@ def add_class(
 ) -> tuple[OpenSetModel, AddedClass]:
     """Return the model with one more class, and what that changed.
 
-    A sample is taken for the new class where its prototypes are nearer than those of all others. Distances
-    to the nearest class and to the nearest training samples only fall by it: one threshold for all accepts as
-    many samples of the trained classes as before, or more. It promises nothing for the new class.
+    A sample gets the new class if its prototypes are nearer than those of all others. The distances to the
+    nearest class and to the nearest training samples can only become smaller. So one threshold for all
+    classes accepts as many samples of the trained classes as before, or more. It promises nothing for the new
+    class.
 
-    Rules by `distance` and `neighbors` stay as they are. `combined` is made of these two from now on and
-    calibrated anew on the stored scores. Any other score gives way to the distance, and so do `neighbors` and
-    `combined` where the class has fewer samples than `neighbors` looks at. A threshold that was set by hand
-    is dropped with the score that it was set for. Typicality of features gets the new class, too. That of
-    layers is left out where a tenth or more of the new class's samples (far_N: their scores) is unlike the
-    training images. The result says where the rule changed.
+    Rules by `distance` and `neighbors` stay as they are. `combined` now consists of these two and is
+    calibrated again on the stored scores. Any other score is replaced by the distance. So are `neighbors` and
+    `combined` if the class has fewer samples than `neighbors` looks at. A threshold that was set by hand is
+    dropped together with its score.
+
+    Typicality of features gets the new class too. Typicality of layers is left out if a tenth or more of the
+    new class's samples are unlike the training images. The result tells whether the rule changed.
+
+    Args:
+        model: the finished model.
+        name: of the new class.
+        z_ND: embeddings of its samples.
+        images_NCHW: its samples.
+        files: their names.
+        far_N: their typicality scores. None: not measured.
+
+    Raises:
+        UsageError: the model has no prototypes, or has a class of this name.
     """
     reference = model.reference
     if reference is None:
@@ -127,12 +140,13 @@ def add_class(
 
 
 def class_probabilities(model: OpenSetModel, z_ND: Tensor, logits_NK: Tensor) -> Tensor:
-    """Return the probability of each class, as if there were no others, float64 (N, K).
+    """Return the probability of each class, given that there are no others, float64 (N, K).
 
-    It is the softmax of the logits. A class that was added without training has none, and gets the largest
-    logit of the trained classes plus what it is nearer than all of them, in units that make distances and
-    logits of the prototypes tell classes apart equally. So the most probable class is the one that a sample
-    is taken for, and an added class that is as near as the nearest trained one is as probable as the best.
+    It is the softmax of the logits. A class that was added without training has no logit. Its logit is the
+    largest one of the trained classes, plus a lead: how much nearer it is than all of them. The lead is in
+    units in which distances and logits separate the classes of the prototypes equally. So the most probable
+    class is the predicted one, and an added class that is as near as the nearest trained one is as probable
+    as the best of them.
     """
     logits_NK = logits_NK.cpu().double()
     if model.added:
@@ -141,7 +155,14 @@ def class_probabilities(model: OpenSetModel, z_ND: Tensor, logits_NK: Tensor) ->
 
 
 def mine_class(z_ND: Tensor, count: int) -> PrototypeSet:
-    """Prototypes of one class, chosen in a single space; `ids` are positions among its samples.
+    """Return prototypes of one class, chosen in a single space. `ids` are positions among its samples.
+
+    Args:
+        z_ND: embeddings of its samples.
+        count: number of prototypes.
+
+    Raises:
+        DataError: there are no samples, or an embedding is not finite.
 
     >>> z_ND = torch.tensor([[1.0, 0.0], [1.0, 0.1], [1.0, 0.2], [0.0, 1.0]])
     >>> mine_class(z_ND, 2).ids.tolist()
@@ -157,7 +178,7 @@ def mine_class(z_ND: Tensor, count: int) -> PrototypeSet:
 
 
 def _extend(reference: Reference, z_ND: Tensor, chosen_T: Tensor) -> Reference:
-    """One more row of prototypes, with zeros under a false mask where it is shorter; more neighbors."""
+    """Return the reference with one more row of prototypes, padded under a false mask, and more neighbors."""
     kept_ND = z_ND[torch.from_numpy(evenly(len(z_ND), BANK_LIMIT))].to(reference.training_ND)
     most = reference.mask_KT.shape[1]
     row_TD = pad(z_ND[chosen_T].to(reference.prototypes_KTD), (0, 0, 0, most - len(chosen_T)))
@@ -180,7 +201,7 @@ def _with_pictures(pictures: Tensor | None, images_TCHW: Tensor) -> Tensor | Non
 
 
 def _calibrate(calibration: Calibration | None, kept: Sequence[str]) -> Calibration | None:
-    """Keep the scores that know the new class, and make the combined score of them."""
+    """Return the calibration by the scores that know the new class, with a combined score of them."""
     if calibration is None:
         return None
     scores = {name: calibration.scores[name] for name in kept if name in calibration.scores}
@@ -190,7 +211,7 @@ def _calibrate(calibration: Calibration | None, kept: Sequence[str]) -> Calibrat
 
 @torch.no_grad()
 def _widened(model: OpenSetModel, images_NCHW: Tensor, far_N: Tensor | None) -> AnyTypicality | None:
-    """Return the typicality with the new class; that of layers, which knows no classes, if it fits."""
+    """Return the typicality with the new class. That of layers, which knows no classes, stays if it fits."""
     if not isinstance(model.typicality, ClassTypicality):
         return model.typicality if _is_typical(model, far_N) else None
     network = model.classifier
@@ -200,22 +221,22 @@ def _widened(model: OpenSetModel, images_NCHW: Tensor, far_N: Tensor | None) -> 
 
 
 def _is_typical(model: OpenSetModel, far_N: Tensor | None) -> bool:
-    """Whether the new class looks enough like the training images not to be rejected for it."""
+    """Return whether the new class is so like the training images that it is not rejected for it."""
     return far_N is None or float((far_N <= model.far_limit()).double().mean()) > 1 - ATYPICAL
 
 
 def _keep_rule(before: OpenSetModel, after: OpenSetModel, samples: int) -> Rule:
-    """The same rule where the model still has its score, else one by the distance."""
+    """Return the same rule if the model still has its score, else one by the distance."""
     rule, score = before.rule, before.rule.score
     if score != "distance" and (score not in after.score_names or samples < NEIGHBORS):
         return replace(rule, score="distance", threshold=None)
-    # What was set on the scale of three scores means nothing on that of two.
+    # A threshold on the scale of three scores means nothing on that of two.
     same = score != "combined" or describe_rule(before) == describe_rule(replace(after, rule=rule))
     return rule if same else replace(rule, threshold=None)
 
 
 def describe_rule(model: OpenSetModel) -> str:
-    """Return what rejects: the score, what it is made of, and the threshold where one was set."""
+    """Return the rule in words: its score, what it consists of, and a fixed threshold if it has one."""
     rule, scale = model.rule, model.calibration.scale if model.calibration else None
     parts = f" of {', '.join(scale.quantiles)}" if scale and rule.score == "combined" else ""
     threshold = "" if rule.threshold is None else f" above {rule.threshold:g}"
@@ -223,7 +244,7 @@ def describe_rule(model: OpenSetModel) -> str:
 
 
 def _added_logits(model: OpenSetModel, z_ND: Tensor, logits_NK: Tensor) -> Tensor:
-    """What stands for the logits of the added classes, float64 (N, K - K0)."""
+    """Return what replaces the logits of the added classes, float64 (N, K - K0)."""
     assert model.reference is not None
     own = logits_NK.shape[1]
     distances_NK = class_distances(z_ND, model.reference)
@@ -232,7 +253,10 @@ def _added_logits(model: OpenSetModel, z_ND: Tensor, logits_NK: Tensor) -> Tenso
 
 
 def _logits_per_distance(model: OpenSetModel, reference: Reference) -> Tensor:
-    """The lead of the best class over the second in logits, by that in distances, on trained prototypes."""
+    """Return the lead of the best class over the second in logits, per lead in distances.
+
+    Both are medians over trained prototypes.
+    """
     own = len(model.classifier.spec.class_names)
     prototypes_PD = reference.prototypes_KTD[:own][reference.mask_KT[:own]].cpu()
     z_PD = prototypes_PD[torch.from_numpy(evenly(len(prototypes_PD), _PROBED))]

@@ -1,9 +1,10 @@
 """Scores that others compute from a finished network: Mahalanobis, ViM and ReAct. Larger is more unknown.
 
-Two more that people expect beside these are in `scores.py`: KNN is `neighbors`, and energy is `energy`.
+Two more that are often compared are in `scores.py`: KNN is `neighbors`, and energy is `energy`.
 
-They stand in the tables and cannot be chosen as `rejection.score`: a bundle and an exported file would have
-to carry what each is fitted to. All of it is in float64: differences of near embeddings are small.
+These scores appear in tables and cannot be chosen as `rejection.score`, because a bundle and an exported
+file would have to contain what each is fitted to. All of it is in float64: differences of near embeddings
+are small.
 
 Shapes: N training samples, B samples, D channels, K classes, R directions.
 """
@@ -20,16 +21,16 @@ from pmal.errors import UsageError
 from pmal.rejection.scores import energy_score
 
 REACT_SHARE = 0.9
-"""Share of training activations that ReAct leaves as they are: its paper's."""
+"""Share of training activations that ReAct does not clip, as in its paper."""
 _ROWS = 8192
-"""Samples turned to float64 at a time."""
+"""Number of samples that are converted to float64 at a time."""
 _QUANTILE_NUMBERS = 1 << 24
-"""Activations that ReAct's limit is found among at most: those of evenly spaced samples."""
+"""Largest number of activations that ReAct's limit is computed from; of more, evenly spaced samples."""
 
 
 @dataclass(frozen=True, eq=False)
 class ClassGaussians:
-    """One Gaussian per class, all of the same covariance, in coordinates where that is the identity."""
+    """One Gaussian per class with a shared covariance, in coordinates in which it is the identity."""
 
     means_KR: Tensor
     whitening_DR: Tensor
@@ -37,7 +38,7 @@ class ClassGaussians:
 
 @dataclass(frozen=True, eq=False)
 class VirtualLogit:
-    """Where training embeddings hardly vary, and how much a step there weighs in units of logits."""
+    """Directions in which training embeddings hardly vary, and the weight of a step there, in logits."""
 
     origin_D: Tensor
     residual_DR: Tensor
@@ -47,7 +48,7 @@ class VirtualLogit:
 def fit_gaussians(z_ND: Tensor, labels_N: Tensor) -> ClassGaussians:
     """Return class means and the shared covariance of embeddings.
 
-    Directions in which no class varies are left out, as by the pseudo-inverse of the paper's code.
+    Directions in which no class varies are left out, as the pseudo-inverse in the paper's code does.
     """
     classes, index_N = torch.unique(labels_N, return_inverse=True)
     means_KD = torch.stack([z_ND[index_N == k].double().mean(dim=0) for k in range(len(classes))])
@@ -61,19 +62,29 @@ def fit_gaussians(z_ND: Tensor, labels_N: Tensor) -> ClassGaussians:
 def mahalanobis_score(z_BD: Tensor, gaussians: ClassGaussians) -> Tensor:
     """Return the squared Mahalanobis distance to the nearest class mean (Lee et al., NeurIPS 2018)."""
     white_BR = z_BD.double() @ gaussians.whitening_DR
-    # Not by matrix products, which would cancel where a sample lies near a mean.
+    # Matrix products would lose all digits of a sample near a mean.
     exact = "donot_use_mm_for_euclid_dist"
     distance_BK = torch.cdist(white_BR, gaussians.means_KR, compute_mode=exact)
     return _broken_is_unknown(distance_BK.amin(dim=1).square(), z_BD)
 
 
 def principal_directions(channels: int) -> int:
-    """Return how many directions ViM takes as the principal ones: its paper's numbers, half of few."""
+    """Return the number of principal directions of ViM: its paper's, or half of few channels."""
     return 1000 if channels >= 2048 else 512 if channels >= 768 else channels // 2
 
 
 def fit_vim(z_ND: Tensor, weight_KD: Tensor, bias_K: Tensor, principal: int | None = None) -> VirtualLogit:
-    """Return the residual space of training embeddings, seen from where all logits are zero."""
+    """Return the residual space of training embeddings, with its origin where all logits are zero.
+
+    Args:
+        z_ND: training embeddings.
+        weight_KD: of the linear head.
+        bias_K: of the linear head.
+        principal: number of principal directions. None: the paper's.
+
+    Raises:
+        UsageError: `principal` is negative, or not less than the number of channels.
+    """
     channels = z_ND.shape[1]
     kept = principal_directions(channels) if principal is None else principal
     if not 0 <= kept < channels:
@@ -97,7 +108,7 @@ def vim_score(z_BD: Tensor, logits_BK: Tensor, vim: VirtualLogit) -> Tensor:
 
 
 def fit_react(z_ND: Tensor, share: float = REACT_SHARE) -> float:
-    """Return the activation that this share of all training activations is below."""
+    """Return the limit that this share of all training activations is below."""
     rows = evenly(len(z_ND), max(1, _QUANTILE_NUMBERS // z_ND.shape[1]))
     return float(np.quantile(z_ND[torch.from_numpy(rows)].float().cpu().numpy(), share))
 
@@ -109,7 +120,7 @@ def react_score(z_BD: Tensor, limit: float, weight_KD: Tensor, bias_K: Tensor) -
 
 
 def _second_moment(z_ND: Tensor, origins_KD: Tensor, index_N: Tensor | None = None) -> Tensor:
-    """Mean outer product of differences to an origin each, without a float64 copy of all embeddings."""
+    """Return the mean outer product of differences to origins, with no float64 copy of all embeddings."""
     total_DD = origins_KD.new_zeros(z_ND.shape[1], z_ND.shape[1])
     index_N = torch.zeros(len(z_ND), dtype=torch.int64) if index_N is None else index_N
     for z, index in zip(torch.split(z_ND, _ROWS), torch.split(index_N, _ROWS), strict=True):
@@ -119,5 +130,5 @@ def _second_moment(z_ND: Tensor, origins_KD: Tensor, index_N: Tensor | None = No
 
 
 def _broken_is_unknown(score_B: Tensor, z_BD: Tensor) -> Tensor:
-    """An overflow, or NaN, must not pass as known."""
+    """Return scores in which an overflow or NaN is infinite, so that it does not pass as known."""
     return score_B.masked_fill(~z_BD.isfinite().all(dim=1) | score_B.isnan(), math.inf)

@@ -1,1 +1,1 @@
-"""What a run is worth, in numbers and pictures."""
+"""The results of a run, in numbers and pictures."""

@@ -1,4 +1,4 @@
-"""What stands beside the figures of a run: data, split, method and settings."""
+"""Description of a run that goes with its figures: data, split, method and settings."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,10 @@ from pmal.reporting.image_passes import image_passes
 
 
 def describe(config: RunConfig, task: Task) -> dict[str, Any]:
-    """What stands beside every figure of the run. Of several classifiers, the first is measured."""
+    """Return the description that goes with every figure of the run.
+
+    The passes count all classifiers, but only the first classifier is measured.
+    """
     settings = to_settings(config)
     about = {
         "source": printable(Path(config.data.source).name),

@@ -1,4 +1,4 @@
-"""Every training image by its robustness: a table for programs, a contact sheet per class for people."""
+"""Every training image by its robustness: a table for programs, a contact sheet per class for readers."""
 
 import csv
 import io
@@ -34,7 +34,7 @@ PER_ROW = 10
 
 @dataclass(frozen=True)
 class Audit:
-    """What mining found out about the training samples, by position."""
+    """What mining found about the training samples, by position."""
 
     samples: Samples
     log_r_N: torch.Tensor
@@ -44,7 +44,7 @@ class Audit:
     warnings: tuple[str, ...] = ()
 
     def ranking(self, label: int) -> list[int]:
-        """Positions of a class, most robust first; equal ones in the order of their ids."""
+        """Return the positions of a class, most robust first. Equal ones are in the order of their ids."""
         members = np.flatnonzero(self.samples.labels == label)
         order = np.lexsort((self.samples.ids[members], -self.log_r_N.numpy()[members]))
         positions: list[int] = members[order].tolist()
@@ -52,7 +52,11 @@ class Audit:
 
 
 def check_auditable(run: Path, config: RunConfig) -> None:
-    """Refuse, before it is fitted, a run of one classifier or one that is there with other settings."""
+    """Check that a run can be audited, before it is fitted.
+
+    Raises:
+        UsageError: it has one classifier only, or exists with other settings.
+    """
     if config.classifiers < 2:
         fix = "fit one with --set ensemble.size=2 and another --out"
         raise UsageError(f"{run}: robustness needs 2 classifiers, and there is 1: {fix}")
@@ -62,7 +66,15 @@ def check_auditable(run: Path, config: RunConfig) -> None:
 
 
 def audit_run(run: Path, out: Path, session: Session) -> Audit:
-    """Rank every training image of a run by robustness; a table and contact sheets go to the folder `out`."""
+    """Rank every training image of a run by robustness and return the ranking.
+
+    A table and contact sheets are written.
+
+    Args:
+        run: the run's folder.
+        out: the folder to write to.
+        session: device, data and display.
+    """
     config = read_config(run)
     check_auditable(run, config)
     task = open_task(config.data, session.resources.data_root)
@@ -84,7 +96,13 @@ def audit_run(run: Path, out: Path, session: Session) -> Audit:
 
 
 def make_audit(embedded: list[EmbeddedSet], prototypes: PrototypeSet | None, job: Job) -> Audit:
-    """Return what the robustness says of the samples of a run; prototypes of its rule unless it has some."""
+    """Return the robustness of the samples of a run, and the prototypes.
+
+    Args:
+        embedded: the samples by each classifier.
+        prototypes: those of the run. None: they are mined here, by the rule of the run.
+        job: the run's own.
+    """
     settings, first, samples = job.config.mining, embedded[0], job.train.samples
     labels_N = torch.from_numpy(samples.labels)
     robust = replace(job.config, mining=replace(settings, quality="topology"))
@@ -113,7 +131,7 @@ def make_audit(embedded: list[EmbeddedSet], prototypes: PrototypeSet | None, job
 
 
 def write_audit(audit: Audit, folder: Path, advance: Callable[[int], None]) -> None:
-    """Write audit.csv, and one sheet-*.png per class where the samples have pictures."""
+    """Write audit.csv, and one sheet-*.png per class if the samples have pictures."""
     make_folder(folder)
     write_text(folder / "audit.csv", audit_table(audit))
     if not has_pictures(audit.samples):
@@ -126,7 +144,7 @@ def write_audit(audit: Audit, folder: Path, advance: Callable[[int], None]) -> N
 
 
 def audit_table(audit: Audit) -> str:
-    """CSV text, by class and rank within the class."""
+    """Return the table as CSV text, by class and rank within the class."""
     chosen = dict(zip(audit.prototypes.ids.tolist(), audit.prototypes.rank.tolist(), strict=True))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -152,7 +170,7 @@ def audit_table(audit: Audit) -> str:
 
 
 def sheet_rows(audit: Audit, label: int) -> list[Row]:
-    """Prototypes in the order of choice, then the most and the least robust images of the class."""
+    """Return the prototypes in the order of choice, then the most and the least robust images of a class."""
     ranking = audit.ranking(label)
     position_of = {int(audit.samples.ids[position]): position for position in ranking}
     mine = audit.prototypes.ids[audit.prototypes.labels == label].tolist()
@@ -168,12 +186,12 @@ def sheet_rows(audit: Audit, label: int) -> list[Row]:
 
 
 def has_pictures(samples: Samples) -> bool:
-    """Return whether there is anything to show: embeddings may come without the images they were made of."""
+    """Return whether there are pictures. Embeddings may come without the images they were made from."""
     return not isinstance(samples.store, VectorStore) or samples.store.pictures is not None
 
 
 def _picture(audit: Audit, position: int) -> Pixels | str:
-    """Of embeddings, the image may be gone, because nobody needed it for training: its name is left."""
+    """Return the picture of a sample. For embeddings, the image may be missing; then return its file name."""
     try:
         return audit.samples.read(position)
     except BadImage:
@@ -183,6 +201,6 @@ def _picture(audit: Audit, position: int) -> Pixels | str:
 
 
 def _file_word(name: str) -> str:
-    """The class name as part of a file name, whatever it consists of."""
+    """Return the class name as part of a file name, with ASCII letters and digits only."""
     word = "".join(letter if letter.isalnum() and letter.isascii() else "_" for letter in name)
     return word[:40] or "_"

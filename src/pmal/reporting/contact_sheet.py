@@ -17,11 +17,11 @@ class Row:
 
     title: str
     pictures: list[tuple[Pixels | str, str]]
-    """Where there is no picture, a name stands in a frame."""
+    """Pictures and captions. A text in place of a picture is drawn in a frame."""
 
 
 def contact_sheet(title: str, rows: list[Row]) -> Image.Image:
-    """The title, and below it each row with its own title."""
+    """Return an image with the title, and below it each row with its own title."""
     columns = max((len(row.pictures) for row in rows), default=1) or 1
     width = 2 * MARGIN + columns * (SIDE + GAP) - GAP
     height = 2 * MARGIN + TITLE + len(rows) * (TITLE + SIDE + CAPTION + GAP)
@@ -45,7 +45,7 @@ def contact_sheet(title: str, rows: list[Row]) -> Image.Image:
 
 
 def _fitting(text: str, font: ImageFont.ImageFont | ImageFont.FreeTypeFont, width: int) -> str:
-    """The text, cut where it would leave the sheet."""
+    """Return the text, cut if it is wider than this."""
     if font.getlength(text) <= width:
         return text
     while text and font.getlength(text + "...") > width:

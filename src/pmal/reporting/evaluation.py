@@ -37,9 +37,15 @@ TESTED = ("test", "unknown")
 
 
 def check_unchanged(run: Path, task: Task, class_names: tuple[str, ...]) -> Task:
-    """Return what is measured of a task: test images, and as many training images as scores compare with.
+    """Return the task that is measured: its test images, and the training images that scores need.
 
-    Refused where the data changed such that images the run learned may be among the test images.
+    Args:
+        run: the run's folder.
+        task: what the data contain now.
+        class_names: the classes that the model knows.
+
+    Raises:
+        DataError: the data changed, so that images the run learned may be among the test images.
     """
     if task.class_names != class_names or task.test is None:
         raise DataError(f"{run}: trained on other classes than the data hold now: fit a new run")
@@ -52,7 +58,7 @@ def check_unchanged(run: Path, task: Task, class_names: tuple[str, ...]) -> Task
 
 @dataclass(frozen=True)
 class Measurement:
-    """The figures of a model, and what they were made of."""
+    """Figures of a model, and the embeddings that they were computed from."""
 
     figures: dict[str, Any]
     embedded: list[dict[str, Embedded]]
@@ -62,13 +68,13 @@ class Measurement:
 def measure_model(
     model: OpenSetModel, softmax: Classifier | None, parts: Mapping[str, Part], session: Session
 ) -> Measurement:
-    """Return the figures of the model, with those of the plain classifier next to them under `softmax`.
+    """Return the figures of the model, and under `softmax` those of the plain classifier.
 
     Args:
         model: the model that is measured.
-        softmax: the first classifier, where the method trains a second time.
-        parts: `test`, and `unknown` and `train` if there are any. Without the last there are no scores that
-            compare with training images but those of the model.
+        softmax: the first classifier, if the method trains a second time.
+        parts: `test`, and `unknown` and `train` if there are any. Without `train`, the only scores that
+            compare with training images are those of the model.
         session: device, display and processes.
     """
     display, ranks = session.display, session.ranks
@@ -78,7 +84,7 @@ def measure_model(
     banks = [None if train is None else _bank(one, train, display, ranks) for one in models]
     embedded: list[dict[str, Embedded]] = [{} for _ in models]
     with display.stage("evaluation", sum(map(len, shown.values())) * len(models), "images") as advance:
-        # Part by part: the processes that decode a streamed one are started once for both networks.
+        # Part by part, so that the processes that decode a streamed part are started once for both networks.
         for name, images in shown.items():
             for one, found in zip(models, embedded, strict=True):
                 found[name] = embed_images(
@@ -98,14 +104,14 @@ def measure_model(
 
 
 def _plain_model(softmax: Classifier, train: Part | None, ranks: Ranks) -> OpenSetModel:
-    """The first classifier as a model of its own, so that it has every score that the other one has."""
+    """Return the first classifier as a model, so that it has every score that the other one has."""
     labels_N = train.labels(torch.device("cpu")) if train else None
     typicality = fit_typicality(softmax, train.images, labels_N, ranks=ranks) if train else None
     return OpenSetModel(softmax, softmax.spec.class_names, Rule("logit"), typicality=typicality)
 
 
 def _bank(model: OpenSetModel, train: Part, display: Display, ranks: Ranks) -> torch.Tensor | None:
-    """Embeddings of training images, where the model is scored by them."""
+    """Return embeddings of training images, if the model is scored by them."""
     if not is_scored(model.classifier):
         return None
     kept_ND = kept_embeddings(model.reference, len(train.samples))
@@ -130,7 +136,7 @@ def _model_figures(
     labels_N: torch.Tensor,
     embedded: list[Embedded],
 ) -> dict[str, Any]:
-    """Of the embedded test images, and of unknown ones where there are any."""
+    """Return the figures of embedded test images: the known ones, and the unknown ones if there are any."""
     known, *unknown = [all_scores(model, training, *one) for one in embedded]
     figures = evaluate(embedded[0][1], labels_N, known, unknown[0] if unknown else None)
     if model.calibration:
@@ -142,7 +148,14 @@ def _model_figures(
 def evaluate(
     logits_NK: torch.Tensor, labels_N: torch.Tensor, known: Scores, unknown: Scores | None
 ) -> dict[str, Any]:
-    """Closed-set figures, and for every score the open-set figures. Without unknowns, the former alone."""
+    """Return closed-set figures, and the open-set figures of every score if there are unknown images.
+
+    Args:
+        logits_NK: of known test images.
+        labels_N: their classes.
+        known: their scores, by name.
+        unknown: scores of unknown test images. None: there are none.
+    """
     correct_N = logits_NK.argmax(dim=1) == labels_N
     confidence_N = logits_NK.double().softmax(dim=1).amax(dim=1)
     figures: dict[str, Any] = {
@@ -161,7 +174,7 @@ def evaluate(
 def _decisions(
     model: OpenSetModel, labels_N: torch.Tensor, known: Answers, unknown: Answers | None
 ) -> dict[str, Any]:
-    """What the stored threshold does with the test images."""
+    """Return what the stored threshold decides for the test images."""
     guaranteed, note = model.guarantee()
     found: dict[str, Any] = {
         "score": model.rule.score,

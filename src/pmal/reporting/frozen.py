@@ -1,4 +1,4 @@
-"""Figures of a run as they would be without fine-tuning, to stand next to its own."""
+"""Figures that a run would have without fine-tuning, shown next to its own."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,9 +13,9 @@ KEPT = ("accuracy", "scores", "decision")
 
 
 def measure_frozen(learn: Learn, parts: Mapping[str, Part], job: Job) -> dict[str, Any]:
-    """Return, as `frozen`, accuracy, scores and decision of a model on the features of the frozen network.
+    """Return, as `frozen`, accuracy, scores and decision of a model on features of the frozen network.
 
-    Trained, calibrated and tested on the same images as the run's own; unfinished work is resumed.
+    It is trained, calibrated and tested on the same images as the run's model. Unfinished work is resumed.
 
     Args:
         learn: trains the method, as the run did.

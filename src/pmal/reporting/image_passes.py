@@ -1,13 +1,13 @@
-"""What a run costs: how often an image goes through a network in training, per training image."""
+"""The cost of a run: how often an image goes through a network in training, per training image."""
 
 from pmal.config import RunConfig
 from pmal.methods import METHODS
 
 
 def image_passes(config: RunConfig, num_classes: int) -> float:
-    """Return the passes per training image of all trainings of a run, prototypes counted.
+    """Return the passes per training image of all trainings of a run, including those of prototypes.
 
-    Two classifiers of 100 epochs, and 100 more in which 60 prototypes join every batch of 128:
+    Two classifiers of 100 epochs, and 100 more epochs in which 60 prototypes join every batch of 128:
 
     >>> round(image_passes(RunConfig(), num_classes=6), 1)
     346.9
@@ -17,7 +17,7 @@ def image_passes(config: RunConfig, num_classes: int) -> float:
         return float(first)
     if not method.mines:
         return float(first + config.training.epochs)
-    from pmal.optimization.bank import refresh_size  # with torch, which tables can do without
+    from pmal.optimization.bank import refresh_size  # imports torch, which tables do not need
 
     batch = config.training.batch_size
     joined = refresh_size(num_classes * config.mining.per_class, batch, config.optimization.refresh)

@@ -1,4 +1,4 @@
-"""The quality of every training image: as the run's mining left it, or measured from the embeddings."""
+"""The quality of every training image: read from the run's mining, or measured from the embeddings."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,10 +16,10 @@ from pmal.mining.sample_quality import FILE
 def quality_of_images(
     spaces: Sequence[EmbeddedSet], samples: Samples, run: Path, config: RunConfig, session: Session
 ) -> SampleQuality:
-    """Return what mining left in the run's folder if it fits, else measure the quality.
+    """Return the quality that mining left in the run's folder if it fits, else measure it.
 
-    It fits if it is of these samples, by the rule of the settings, and the embeddings have not been made
-    again. What the user was warned of then is said again. Nothing is written.
+    It fits if it is of these samples, by the rule of the settings, and the embeddings have not been computed
+    again. Its warnings are then shown again. Nothing is written.
     """
     stored = None if any(one.fresh for one in spaces) else _stored(samples, run, config.mining.quality)
     for note in stored.notes if stored else ():

@@ -1,4 +1,4 @@
-"""What evaluation computed of the test images, kept in the run's folder for the report."""
+"""What evaluation computed from the test images, kept in the run's folder for the report."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,12 +14,12 @@ from pmal.reporting.evaluation import TESTED, Embedded, Measurement
 
 FILE = "answers"
 MOST = 10_000
-"""Test images of each part that are kept; of more, evenly spaced ones."""
+"""Largest number of test images of each part that are kept. Of more, evenly spaced ones are kept."""
 _COLUMNS = ("z", "logits", "typicality")
 
 
 def keep_answers(found: Measurement, parts: Mapping[str, Part], run: Path, ranks: Ranks) -> None:
-    """Write the embeddings of test images by every network that was measured."""
+    """Write the embeddings, logits and typicality of test images by every network that was measured."""
     tensors = {}
     for name in (name for name in TESTED if name in parts):
         rows = torch.from_numpy(evenly(len(parts[name].samples), MOST))
@@ -27,17 +27,17 @@ def keep_answers(found: Measurement, parts: Mapping[str, Part], run: Path, ranks
         for network, embedded in enumerate(found.embedded):
             for column, tensor in zip(_COLUMNS, embedded[name], strict=True):
                 tensors[f"{name}.{network}.{column}"] = tensor[rows]
-    delete_tensors(run / FILE, ranks)  # the file keeps its name then
+    delete_tensors(run / FILE, ranks)  # so that the new file gets the same name
     save_tensors(run / FILE, tensors, {"model": ranks.by_first(lambda: _model_digest(run))}, ranks)
 
 
 def kept_answers(run: Path, network: int, parts: Mapping[str, Samples]) -> list[Embedded] | None:
-    """Return what a network made of these test images, by part; None if that was not kept.
+    """Return what a network computed from these test images, by part. None: it was not kept.
 
     Args:
         run: the run's folder.
         network: 0 for the model, 1 for the softmax before it.
-        parts: the images that are asked for.
+        parts: the test images.
     """
     if not has_tensors(run / FILE):
         return None
@@ -53,5 +53,5 @@ def _equal(ids: torch.Tensor | None, part: Samples) -> bool:
 
 
 def _model_digest(run: Path) -> str:
-    """The bundle's description holds the checksums of its tensors."""
+    """Return the digest of the bundle's description, which contains the checksums of its tensors."""
     return sha256(run / "model" / "model.json")

@@ -1,4 +1,4 @@
-"""Figures as text for people: percentages with their 95 % intervals, the split family always beside them."""
+"""Figures as text: percentages with their 95 % intervals, always with the split family."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,7 +8,7 @@ COLUMNS = {"auroc": "AUROC", "fpr95": "FPR95", "oscr": "OSCR"}
 
 
 def run_table(metrics: Mapping[str, Any]) -> str:
-    """The closing table of a run."""
+    """Return the closing table of a run, from its metrics.json."""
     about = metrics["about"]
     classes = f"{about['known_classes']} known / {about['unknown_classes']} unknown classes"
     head = [
@@ -48,7 +48,7 @@ def run_table(metrics: Mapping[str, Any]) -> str:
 
 
 def _frozen(metrics: Mapping[str, Any]) -> list[str]:
-    """Return the figures without fine-tuning next to those with it, by the score that decides."""
+    """Return the figures without fine-tuning next to those with it, by the deciding score."""
     if "frozen" not in metrics:
         return []
     rows = [["", "ACC", "AUROC", "known accepted", "unknown rejected"]]
@@ -63,7 +63,7 @@ def _frozen(metrics: Mapping[str, Any]) -> list[str]:
 
 
 def _decision(metrics: Mapping[str, Any]) -> list[str]:
-    """Return what the stored threshold did with the test images, and what it promises of others."""
+    """Return what the stored threshold did with the test images, and what it promises for others."""
     found = metrics.get("decision")
     if found is None:
         return ["no threshold: no images were held out for it (too few, or data.held_out = 0)"]
@@ -76,7 +76,7 @@ def _decision(metrics: Mapping[str, Any]) -> list[str]:
 
 
 def align(rows: Sequence[Sequence[str]]) -> str:
-    """Columns of equal width, two spaces apart.
+    """Return rows as text in columns of equal width, two spaces apart.
 
     >>> print(align([["score", "AUROC"], ["logit", "90.1"]]))
     score  AUROC
@@ -88,6 +88,6 @@ def align(rows: Sequence[Sequence[str]]) -> str:
 
 
 def with_interval(estimate: Mapping[str, float]) -> str:
-    """Such as `90.1 [89.0, 91.2]`, in percent."""
+    """Return an estimate in percent, such as `90.1 [89.0, 91.2]`."""
     value, low, high = (100 * estimate[key] for key in ("value", "low", "high"))
     return f"{value:.1f} [{low:.1f}, {high:.1f}]"

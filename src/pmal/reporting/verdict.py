@@ -1,7 +1,8 @@
-"""What the figures of a run mean, in two sentences: a finding with its numbers, and what to do about it.
+"""The verdict on a run in two sentences: a finding with its numbers, and what to do about it.
 
-Pure functions of metrics.json. A score that says nothing rejects as many unknown images as known ones, so the
-share of known images rejected is what chance reaches, and what counts is how far the model gets beyond it.
+These are pure functions of metrics.json. A score that carries no information rejects as many unknown
+images as known ones. So the share of known images rejected is chance level, and the verdict depends on
+how far the model gets beyond it.
 """
 
 from collections.abc import Mapping
@@ -14,15 +15,15 @@ from pmal.reporting.page.document import Verdict
 
 POOR_ACCURACY = 0.7
 TOO_STRICT = 0.1
-"""More known images rejected than asked for, as a share of all: beyond what test images vary by."""
+"""Share of known images rejected beyond what was asked for: more than test images vary by."""
 GRADES = ((0.1, "chance"), (0.5, "weak"), (0.8, "fair"))
-"""Of the way from chance to all unknown images rejected: what is below the limit has the grade."""
+"""Limits below which a grade holds: shares of the way from chance to all unknown images rejected."""
 SEPARATES = 0.9
 """AUROC from which on a score can reject most unknown images by another threshold."""
 NO_RULE = (TYPICALITY, DECISION, *POST_HOC)
-"""Scores that no model can be told to reject by."""
+"""Scores that cannot be chosen as the score of a rule."""
 CLEARLY = 0.03
-"""AUROC by which another score has to be better to be worth a try."""
+"""Difference in AUROC from which on another score is worth a try."""
 
 _REJECTED = {
     "no better": "no better than chance ({chance})",
@@ -44,7 +45,7 @@ _NEXT = {
 
 
 def judge(metrics: Mapping[str, Any] | None) -> Verdict:
-    """Return the verdict on what metrics.json holds; None where there were no test images.
+    """Return the verdict on the contents of metrics.json. None: there were no test images.
 
     >>> judge(None).grade
     'untested'
@@ -60,7 +61,11 @@ def judge(metrics: Mapping[str, Any] | None) -> Verdict:
 
 
 def rejection_grade(rejected: float, chance: float) -> str:
-    """Return the grade of a share of unknown images rejected, where so many known ones are, too.
+    """Return the grade of a share of unknown images rejected.
+
+    Args:
+        rejected: this share.
+        chance: the share of known images rejected.
 
     >>> [rejection_grade(share, chance=0.05) for share in (0.09, 0.3, 0.7, 0.95)]
     ['chance', 'weak', 'fair', 'good']
@@ -70,7 +75,7 @@ def rejection_grade(rejected: float, chance: float) -> str:
 
 
 def _grade(metrics: Mapping[str, Any]) -> str:
-    """Return what stands in the way first."""
+    """Return the first problem of a run; without one, the grade of its rejection."""
     decision = metrics.get("decision")
     if metrics["accuracy"]["value"] < POOR_ACCURACY:
         return "inaccurate"
@@ -98,7 +103,7 @@ def _rejection_words(metrics: Mapping[str, Any]) -> str:
 
 
 def _advice(metrics: Mapping[str, Any], grade: str) -> str:
-    """Return what to do; where too few are rejected, the threshold and the score come before training."""
+    """Return what to do. If too few are rejected, the threshold and the score come before training."""
     scores = {name: found["auroc"]["value"] for name, found in metrics["scores"].items()}
     own = metrics.get("decision", {}).get("score")
     if grade not in ("chance", "weak", "fair") or own not in scores:

@@ -1,6 +1,6 @@
-"""The stages of a run. One record each: its name, what it leaves, and what may change before it is redone.
+"""The stages of a run, one record each: its name, what it leaves, what may change before it is redone.
 
-All that names a stage (the pipeline, `--from` and `--only`, the run folder, the docs) goes by this list.
+Everything that names a stage uses this list: the pipeline, `--from` and `--only`, the run folder, the docs.
 """
 
 import shutil
@@ -22,9 +22,9 @@ class Stage:
     files: tuple[str, ...]
     """Patterns of what it leaves in the run's folder."""
     last: str
-    """The file that it writes last: where this is, the stage is done. `{u}` stands for each classifier."""
+    """The file that it writes last. If it exists, the stage is done. `{u}` stands for each classifier."""
     may_change: tuple[str, ...]
-    """Sections of the settings that may differ from the run's own when it is redone from this stage on."""
+    """Sections of the settings that may change when the run is redone from this stage on."""
     only_mining: bool = False
     """Only methods that mine prototypes have it."""
     only_second: bool = False
@@ -37,7 +37,7 @@ class Stage:
         return not self.only_second or method.mines or bool(method.final)
 
     def is_done(self, out: Path, config: RunConfig) -> bool:
-        """Return whether the run in the folder `out` has this stage behind it."""
+        """Return whether the run in the folder `out` has finished this stage."""
         return all((out / self.last.format(u=u)).is_file() for u in range(config.classifiers))
 
 
@@ -72,7 +72,7 @@ STAGES = (
     ),
     Stage(
         "calibration",
-        # What `pmal export` writes beside the model has the rule of that model in it.
+        # What `pmal export` writes next to the model contains the rule of that model.
         files=("model.onnx", "model.md", "model", "folds*"),
         last="model/model.json",
         may_change=("rejection",),
@@ -95,7 +95,17 @@ def stage_named(name: str) -> Stage:
 
 
 def check_stages(config: RunConfig, out: Path, start: str | None, only: str | None) -> None:
-    """Fail before any work where the stages asked for do not exist or cannot be done."""
+    """Check, before any work, that the requested stages exist and can be done.
+
+    Args:
+        config: settings of the run.
+        out: its folder.
+        start: the stage to redo from. None: where the run stopped.
+        only: the single stage to do. None: all.
+
+    Raises:
+        UsageError: there is no such stage, a stage before it is not done, or `start` and `only` differ.
+    """
     stages = [stage for stage in STAGES if stage.belongs_to(METHODS[config.method])]
     names = [stage.name for stage in stages]
     for name in (start, only):
@@ -111,7 +121,10 @@ def check_stages(config: RunConfig, out: Path, start: str | None, only: str | No
 
 
 def discard(out: Path, start: str) -> None:
-    """Delete what a stage and all after it have left; the last first, so that nothing outlives its cause."""
+    """Delete the files of a stage and of all after it, the last stage first.
+
+    So no file is ever left without those that it was computed from.
+    """
     for stage in reversed(STAGES[STAGE_NAMES.index(start) :]):
         for pattern in stage.files:
             for path in out.glob(pattern):

@@ -1,1 +1,1 @@
-"""The finished model at work: its bundle, answers about images, export and service."""
+"""The finished model in use: its bundle, answers about images, export and service."""

@@ -1,13 +1,13 @@
-"""What the benchmark asks of a method; all of it comes from `pmal.methods`.
+"""What the benchmark needs to know about a method. All of it comes from `pmal.methods`.
 
-The score that a method rejects by is `rejection.building.default_score`. It is written into every record, and
-tables ask the record.
+The score that a method rejects by is `rejection.building.default_score`. Every record contains it, and
+tables read it from the record.
 """
 
 from pmal.methods import METHODS
 
 LONG, TOGETHER = "softmax-long", "softmax-ensemble"
-"""In --methods: a softmax that costs as much as all trainings of PMAL, and several that do so together."""
+"""In --methods: one softmax that costs as much as all trainings of PMAL, and several that share this cost."""
 EQUAL_COST = (LONG, TOGETHER)
 
 _EVERYWHERE = ("data", "encoder", "training", "rejection")
@@ -15,12 +15,14 @@ _OF_MINING = ("ensemble", "mining", "optimization")
 
 
 def method_names() -> tuple[str, ...]:
-    """What --methods takes."""
+    """Return the names that --methods takes."""
     return (*METHODS, *EQUAL_COST)
 
 
 def concerns(method: str, setting: str) -> bool:
-    """Whether a setting can change the figures of a method. Others are left out of the cell's name.
+    """Return whether a setting can change the figures of a method.
+
+    Settings that cannot are left out of the cell's name.
 
     >>> concerns("pmal", "mining.epsilon=0.5"), concerns("softmax", "mining.epsilon=0.5")
     (True, False)
@@ -33,12 +35,17 @@ def concerns(method: str, setting: str) -> bool:
 
 def is_trained_again(method: str) -> bool:
     """Return whether the network that answers has two trainings behind it."""
-    # Tables show what is in the ledger, be it of a method that is no more.
+    # The ledger may hold methods that no longer exist; tables still show them.
     return method in METHODS and METHODS[method].second
 
 
 def epochs_text(method: str, epochs: int, second: int = 0) -> str:
-    """Return the length of each training, as tables show it. 0: the second is as long as the first.
+    """Return the length of each training, as tables show it.
+
+    Args:
+        method: its name.
+        epochs: of the first training.
+        second: of the second training. 0: as many as the first.
 
     >>> epochs_text("pmal", 100), epochs_text("pmal", 100, 300), epochs_text("softmax", 100)
     ('100 + 100', '100 + 300', '100')

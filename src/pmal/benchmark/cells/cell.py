@@ -1,8 +1,8 @@
 """One cell of the benchmark: a method on one split with one seed, and all else that decides its figures.
 
-Two cells are the same if these words are the same; the file of a cell is named by them. A data set or a
-recipe that is a path of one's own goes by its last name and a digest (of the path; of the content of a
-recipe).
+Two cells are the same if all their fields are the same. The file of a cell is named by them. A data set
+or recipe that the user gives as a path is named by its last part and a digest: of the path for a data
+set, of the content for a recipe.
 """
 
 import dataclasses
@@ -30,8 +30,8 @@ from pmal.data.sources.readers import absolute_source, is_named
 from pmal.errors import UsageError
 
 FIT, FLUCTUATION, ENSEMBLE = "fit", "fluctuation", "ensemble"
-"""What is measured of a cell: a whole run, how much its prototypes change from one mining to the next, or the
-mean of its classifiers' logits."""
+"""What is measured in a cell: a whole run, how much prototypes change from one mining to the next, or the
+mean of the classifiers' logits."""
 _NETWORKS = "ensemble.size="
 
 _OPTIONS = {
@@ -47,7 +47,7 @@ _OPTIONS = {
 
 @dataclass(frozen=True)
 class Cell:
-    """What a row of results is about. `settings` are in the form of --set, sorted."""
+    """What a row of results is about. `settings` have the form of --set and are sorted."""
 
     method: str
     source: str
@@ -60,12 +60,12 @@ class Cell:
     settings: tuple[str, ...] = ()
     measure: str = FIT
     source_path: str = field(default="", compare=False)
-    """Where the source lies, where it is no named set."""
+    """Path of the source, if it is not a named set."""
     recipe_path: str = field(default="", compare=False)
 
     @property
     def name(self) -> str:
-        """Readable, and a name of its own for every cell: also the path of its file, without the suffix."""
+        """Readable name that no other cell has: also the path of the cell's file, without the suffix."""
         words = [f"{self.source}-{self.family}{self.split}", self.encoder, f"{self.recipe}{self.epochs}"]
         words += [_short(text) for text in self.settings] + [f"seed{self.seed}"]
         plain = "-".join(words)
@@ -75,7 +75,7 @@ class Cell:
         return f"{self.method if self.measure == FIT else self.measure}/{name}"
 
     def config(self) -> RunConfig:
-        """The settings of the run."""
+        """Return the settings of the run."""
         named = {
             "method": self.method,
             "seed": self.seed,
@@ -92,12 +92,12 @@ class Cell:
 
     @property
     def networks(self) -> int:
-        """How many networks answer together."""
+        """Number of networks that answer together."""
         sizes = [s.removeprefix(_NETWORKS) for s in self.settings if s.startswith(_NETWORKS)]
         return int(sizes[0]) if self.measure == ENSEMBLE else 1
 
     def together(self, networks: int) -> "Cell":
-        """Return the cell of so many of its networks, whose logits are averaged."""
+        """Return the cell of an ensemble of this many networks, whose logits are averaged."""
         others = (s for s in self.settings if not s.startswith(_NETWORKS))
         settings = tuple(sorted([*others, f"{_NETWORKS}{networks}"]))
         return dataclasses.replace(self, settings=settings, measure=ENSEMBLE)
@@ -105,9 +105,14 @@ class Cell:
     def command(
         self, grid: str | None = None, base: tuple[str, ...] | None = None, method: str | None = None
     ) -> str:
-        """What makes this cell again; one of a grid, with the others, from what they are variations of.
+        """Return the command that computes this cell again.
 
-        method: another name in --methods, of what goes by the settings of this cell.
+        For a cell of a grid, the command computes the whole grid.
+
+        Args:
+            grid: the grid that the cell belongs to.
+            base: the settings that the grid varies. None: those of the cell.
+            method: the name to write after --methods, if it is not the cell's own.
         """
         grid = grid or (FLUCTUATION if self.measure == FLUCTUATION else None)
         words = ["pmal", "benchmark", *(["--grid", grid] if grid else ["--methods", method or self.method])]
@@ -118,13 +123,16 @@ class Cell:
         return shlex.join(words + [word for text in settings for word in ("--set", text)])
 
     def about(self) -> dict[str, Any]:
-        """As it stands in the ledger."""
+        """Return the cell as the ledger stores it, without paths."""
         words = dataclasses.asdict(self)
         return {name: value for name, value in words.items() if not name.endswith("_path")}
 
 
 def cell_of(record: Mapping[str, Any]) -> Cell:
-    """The cell that a record of the ledger is about. Those of earlier versions say it in other words."""
+    """Return the cell that a record of the ledger is about.
+
+    Records of earlier versions store it in another form, which is read too.
+    """
     if "cell" in record:
         words = dict(record["cell"])
         return Cell(**(words | {"settings": tuple(words["settings"])}))
@@ -156,7 +164,23 @@ def make_cell(
     settings: Iterable[str] = (),
     measure: str = FIT,
 ) -> Cell:
-    """A cell with everything named that the recipe leaves to be named."""
+    """Return a cell with all its fields filled in, those that are not given from the recipe.
+
+    Args:
+        method: its name.
+        source: a named data set, or the path of the user's own data.
+        family: the split family, by its own name.
+        split: index of the split in its family.
+        seed: seed of the run.
+        recipe: a shipped recipe, or the path of a file.
+        encoder: None: the recipe's.
+        epochs: None: the recipe's.
+        settings: in the form of --set.
+        measure: what is measured: `FIT`, `FLUCTUATION` or `ENSEMBLE`.
+
+    Raises:
+        UsageError: a setting has an option of its own.
+    """
     settings = tuple(settings)
     for text in settings:
         key = text.partition("=")[0].strip()
@@ -181,7 +205,9 @@ def make_cell(
 
 
 def plain_settings(recipe: str, settings: Iterable[str], method: str = "pmal") -> tuple[str, ...]:
-    """Settings in one spelling, sorted, without those that recipe or method have anyway: one name per cell.
+    """Return settings in one spelling, sorted, so that a cell has one name only.
+
+    Settings that the recipe or the method has anyway are left out.
 
     >>> plain_settings("strong", ["optimization.weight=2.0", "mining.per_class=10", "data.limit = 5"])
     ('data.limit=5', 'optimization.weight=2')
@@ -199,13 +225,13 @@ def _layers(recipe: str, settings: Iterable[str]) -> list[dict[str, Any]]:
 
 
 def _explicit(config: RunConfig) -> dict[str, Any]:
-    """All settings; the number of classifiers as such, not as 0 for the usual one."""
+    """Return all settings, with the actual number of classifiers in place of 0."""
     return _flat(to_settings(config)) | {"ensemble.size": config.classifiers}
 
 
 def _default_options(config: RunConfig) -> dict[str, Any]:
-    """Of method and encoder, by the names of settings; left out where nobody sets any."""
-    # Their modules come with torch, which tables can do without.
+    """Return the default options of method and encoder, by setting; only where options are set."""
+    # Imported here, because their modules import torch and tables do not need it.
     found: dict[str, Any] = {}
     if config.method_options:
         from pmal.ensemble.heads import default_options, final_head
@@ -227,19 +253,19 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    """A value as --set takes it."""
+    """Return a value in the form that --set takes."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list):
         quoted = (to_toml_value(item) if isinstance(item, str) else _text(item) for item in value)
         return f"[{', '.join(quoted)}]"
-    if isinstance(value, str):  # bare, but for one that would be read as a number, say
+    if isinstance(value, str):  # quoted only if it would be read as another type, such as a number
         return value if parse_assignment(f"bare={value}") == {"bare": value} else to_toml_value(value)
     return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)
 
 
 def _short(setting: str) -> str:
-    """The setting in a file name: without its section, where no other section has such a field."""
+    """Return the setting as a file name shows it: without its section, if no other section has this field."""
     name, _, value = setting.partition("=")
     _, _, last = name.partition(".")
     return f"{last if _FIELDS[last] == 1 else name}{value}"

@@ -1,4 +1,4 @@
-"""Softmaxes that cost as much as PMAL: one that trains for long, and several whose logits are averaged."""
+"""Softmaxes that cost as much as PMAL: one that trains for longer, and several whose logits are averaged."""
 
 import dataclasses
 
@@ -12,9 +12,14 @@ from pmal.reporting.image_passes import image_passes
 
 
 def equal_cost_cell(name: str, pmal: Cell, num_classes: int) -> Cell:
-    """Return the softmax of this name in --methods that has as many image passes as a cell of PMAL.
+    """Return the cell of a softmax that has as many image passes as a cell of PMAL.
 
-    Settings of PMAL alone decide the cost, and are no part of the softmax.
+    Settings that only PMAL has change the cost, but are not settings of the softmax.
+
+    Args:
+        name: of the softmax in --methods.
+        pmal: the cell whose cost counts.
+        num_classes: number of known classes.
     """
     config = pmal.config()
     networks = config.classifiers + 1 if name == TOGETHER else 1
@@ -25,7 +30,7 @@ def equal_cost_cell(name: str, pmal: Cell, num_classes: int) -> Cell:
 
 
 def count_known_classes(config: DataConfig, data_root: str | None) -> int:
-    """Return the number of known classes of a split: of a published one without a look at the data."""
+    """Return the number of known classes of a split. Published splits need no data for it."""
     if config.source in list_sets() and config.family in list_families(config.source):
         return len(get_split(config.source, config.family, config.split).known)
     return len(open_task(config, data_root).class_names)

@@ -1,9 +1,9 @@
 """How much prototypes change when the mining is repeated with other classifiers.
 
-The paper repeats it three times and shows a picture. Here: three pairs of classifiers from independent
-random streams; the share of prototypes that two repetitions have in common, and how far a prototype lies
-from the nearest one of the other repetition, in the space of the first classifier, beside the same for
-random images of the class.
+The paper repeats the mining three times and shows a picture. Here, three pairs of classifiers come from
+independent random streams. Two figures are measured: the share of prototypes that two repetitions have in
+common, and the distance of a prototype to the nearest one of the other repetition, in the space of the
+first classifier. The same distance between random images of the class is given next to it.
 
 N samples, D channels, T prototypes of a class.
 """
@@ -32,11 +32,11 @@ from pmal.reporting.about import describe
 
 
 def measure_fluctuation(config: RunConfig, run: Path, session: Session) -> dict[str, Any]:
-    """Mine with the classifiers 0 and 1, 2 and 3, ... of a run, and compare the prototypes."""
+    """Mine with classifiers 0 and 1, 2 and 3, ... of a run, and return how the prototypes differ."""
     for stage in ("classifiers", "embeddings"):
         pipeline.fit(config, run, session, only=stage)
     task = open_task(config.data, session.resources.data_root)
-    # Only what could be read was embedded.
+    # Images that could not be read have no embedding.
     inputs = run_inputs(config, image_shape(task.train, config.data), run, session)
     samples = inputs.open("train", task.train, session).samples
     spaces = [_space(run, index) for index in range(2 * MININGS)]
@@ -54,7 +54,14 @@ def measure_fluctuation(config: RunConfig, run: Path, session: Session) -> dict[
 def compare_minings(
     mined: list[PrototypeSet], z_ND: Tensor, ids_N: Tensor, labels_N: NDArray[np.int64]
 ) -> dict[str, Any]:
-    """Means over classes and pairs of repetitions. Distances are one minus the cosine."""
+    """Return means over classes and pairs of repetitions. Distances are one minus the cosine.
+
+    Args:
+        mined: the prototypes of each repetition.
+        z_ND: embeddings of the samples.
+        ids_N: ids of the samples.
+        labels_N: classes of the samples.
+    """
     place = {int(i): position for position, i in enumerate(ids_N.tolist())}
     unit_ND = torch.nn.functional.normalize(z_ND.double(), dim=1)
     random = np.random.default_rng(0)
@@ -81,7 +88,7 @@ def _ids(mined: PrototypeSet, label: int) -> list[int]:
 
 
 def _nearest(own_TD: Tensor, other_TD: Tensor) -> float:
-    """Mean distance to the nearest one of the others."""
+    """Return the mean distance to the nearest one of the others."""
     return float((1 - own_TD @ other_TD.T).clamp_min(0).amin(dim=1).mean())
 
 

@@ -1,13 +1,13 @@
-"""What a cell costs, and how long another may train at the same cost."""
+"""What a cell costs, and how many epochs another method may train at the same cost."""
 
 from pmal.benchmark.cells.cell import FIT, Cell
 from pmal.reporting.image_passes import image_passes
 
 
 def cell_passes(cell: Cell, num_classes: int) -> float:
-    """Return the passes per training image of all that a cell trains.
+    """Return the passes per training image of all trainings of a cell.
 
-    What is measured of the classifiers alone has no second training.
+    A cell that measures only the classifiers has no second training.
     """
     config = cell.config()
     if cell.measure == FIT:
@@ -16,7 +16,7 @@ def cell_passes(cell: Cell, num_classes: int) -> float:
 
 
 def epochs_at_cost(passes: float, networks: int = 1) -> int:
-    """Return the epochs of each of so many networks that have these passes together.
+    """Return the epochs of each network, if this many networks share these passes.
 
     >>> epochs_at_cost(346.9), epochs_at_cost(346.9, networks=3)
     (347, 116)

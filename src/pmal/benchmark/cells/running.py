@@ -1,6 +1,6 @@
-"""One cell: run what is not done yet of it, write its record, clear up.
+"""One cell: run the stages that are not done yet, write its record, delete its run folder.
 
-Its run folder stays until the record is written. So whatever kills the process, the same command goes on at
+The run folder stays until the record is written. If the process is killed, the same command resumes at
 the stage and step where it stopped.
 """
 
@@ -35,7 +35,7 @@ from pmal.rejection.building import default_score
 
 @dataclass(frozen=True)
 class Places:
-    """Where cells are worked on and where their records go."""
+    """Where cells are computed and where their records go."""
 
     out: Path
     work: Path
@@ -43,19 +43,29 @@ class Places:
 
     @property
     def ledger(self) -> Ledger:
+        """Ledger of the records."""
         return Ledger(self.out)
 
     def folder(self, cell: Cell) -> Path:
+        """Return the folder in which a cell is computed."""
         return self.work / "cells" / cell.name
 
     def store(self, device: torch.device) -> ClassifierStore:
+        """Return the store of classifiers that cells on this device share."""
         return ClassifierStore(self.work / "classifiers", device.type)
 
 
 def run_cell(
     planned: Planned, places: Places, session: Session, beside: Callable[[], int] = lambda: 0
 ) -> dict[str, Any]:
-    """Compute the cell and write its record. `beside` says at the end how many cells ran at the same time."""
+    """Compute a cell, write its record and return it.
+
+    Args:
+        planned: the cell and how it was asked for.
+        places: folders to work in.
+        session: device, memory and display.
+        beside: called at the end; returns how many other cells ran at the same time.
+    """
     cell = planned.cell
     config, folder = cell.config(), places.folder(cell)
     run, notes = make_folder(folder) / "run", folder / "notes.jsonl"
@@ -88,7 +98,7 @@ def _measured(cell: Cell) -> Callable[[RunConfig, Path, Session], dict[str, Any]
 
 
 def count_training_images(cell: Cell, data_root: str | None) -> int | None:
-    """How many images a training of the cell sees per epoch. None where the data are not here."""
+    """Return the number of training images per epoch of a cell. None: the data are not here."""
     try:
         return len(open_task(cell.config().data, data_root).train)
     except PmalError:
@@ -98,7 +108,7 @@ def count_training_images(cell: Cell, data_root: str | None) -> int | None:
 def _record(
     cell: Cell, config: RunConfig, metrics: dict[str, Any], folder: Path, session: Session
 ) -> dict[str, Any]:
-    """What is worth keeping of a run, but for what it shares with others."""
+    """Return the figures and costs of a run, without those of trainings that it shares with others."""
     notes = read_events(folder / "notes.jsonl")
     attempts = [words["attempt"] for words in notes if "attempt" in words]
     manifest = read_json(folder / "run" / "manifest.json") if cell.measure == FIT else {}
@@ -126,7 +136,7 @@ def _speed(run: Path) -> dict[str, Any]:
 
 
 def _shared(cell: Cell, config: RunConfig, store: ClassifierStore, trained: bool) -> dict[str, Any]:
-    """Trainings that another cell did for this one, and the speed of those where there was no other."""
+    """Return the trainings that other cells did for this one, and their speed if it did none itself."""
     found = {key[1]: store.about(key) for key in classifier_keys(config, store.device)}
     others = {str(index): about for index, about in found.items() if about.get("made_by") != cell.name}
     speeds = [about["images_per_s_median"] for about in others.values() if "images_per_s_median" in about]
@@ -135,7 +145,7 @@ def _shared(cell: Cell, config: RunConfig, store: ClassifierStore, trained: bool
 
 
 def _trainings(cell: Cell, config: RunConfig, run: Path, notes: Path) -> dict[int, dict[str, Any]]:
-    """How the classifiers of this run were trained, by index."""
+    """Return how the classifiers of this run were trained, by index."""
     seconds, log = _classifier_seconds(stage_seconds(read_events(notes))), read_events(run / "log.jsonl")
     found = {}
     for index in range(config.classifiers):
@@ -148,7 +158,7 @@ def _trainings(cell: Cell, config: RunConfig, run: Path, notes: Path) -> dict[in
 
 
 def _classifier_seconds(stages: Mapping[str, float]) -> dict[int, float]:
-    """By index; of those that were trained side by side, each its share.
+    """Return the seconds of each classifier, by index. Parallel trainings share their time equally.
 
     >>> _classifier_seconds({"classifiers 0, 1": 8.0, "classifier 2": 5.0, "mining": 3.0})
     {0: 4.0, 1: 4.0, 2: 5.0}
@@ -162,7 +172,7 @@ def _classifier_seconds(stages: Mapping[str, float]) -> dict[int, float]:
 
 
 def _peak_process_bytes() -> int:
-    """The most memory that this process has held; it may have worked on other cells before."""
+    """Return the peak memory of this process, which may have computed other cells before."""
     import resource
 
     unit = 1 if sys.platform == "darwin" else 1024

@@ -1,8 +1,9 @@
-"""The first trainings of runs, which several cells need: done once.
+"""First trainings that several cells need, done once.
 
-A classifier is known by the settings that decide it and by nothing else: a run of any method that needs it
-finds it in its folder, as if it had been trained there. Files are hard links where the disk allows it; every
-writer in pmal replaces files and never changes them, so one run cannot touch what another one uses.
+A classifier is identified by the settings that decide it and by nothing else. A run of any method that
+needs it finds it in its folder, as if it had been trained there. Files are hard links if the disk allows
+it. Every writer in pmal replaces files and never changes them, so one run cannot change the files of
+another.
 """
 
 import contextlib
@@ -33,21 +34,24 @@ Key = tuple[str, int]
 
 
 def classifier_keys(config: RunConfig, device: str) -> list[Key]:
-    """The classifiers that a run needs, in order."""
+    """Return the keys of the classifiers that a run needs, in order."""
     return [(classifier_digest(config, device), index) for index in range(config.classifiers)]
 
 
 def classifier_digest(config: RunConfig, device: str) -> str:
-    """Of all that decides a classifier's weights; precision "auto" is another one on another device."""
+    """Return the digest of all settings that decide a classifier's weights.
+
+    The device is part of it, because the precision "auto" depends on the device.
+    """
     settings = {name: value for name, value in to_settings(config).items() if name in _DECIDING}
     settings["data"] |= _known_part(config.data)
-    head = dataclasses.asdict(first_head(config))  # linear: of softmax, and of all that go on from it
+    head = dataclasses.asdict(first_head(config))  # linear for softmax and for methods that start from it
     text = json.dumps([settings, head, device, pmal.__version__], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _known_part(config: DataConfig) -> dict[str, Any]:
-    """What decides the known images: splits that differ in their unknown ones have the same classifiers.
+    """Return what decides the known images. Splits with the same known classes share classifiers.
 
     >>> plus10, plus50 = (DataConfig(source, family="arpl", split=3) for source in ("cifar+10", "cifar+50"))
     >>> _known_part(plus10) == _known_part(plus50)
@@ -67,13 +71,17 @@ class ClassifierStore:
         self.folder, self.device = folder, device
 
     def place(self, key: Key) -> Path:
+        """Return the folder of a classifier."""
         return self.folder / key[0] / str(key[1])
 
     def __contains__(self, key: Key) -> bool:
         return has_tensors(self.place(key) / "weights")
 
     def give(self, config: RunConfig, run: Path) -> None:
-        """Put what there is into the folder of a run that is to be. A damaged one is dropped."""
+        """Put the stored classifiers into the folder of a run before it starts.
+
+        Damaged classifiers are deleted from the store.
+        """
         keys = classifier_keys(config, self.device)
         with open_run(run, config):
             for key in keys:
@@ -82,7 +90,13 @@ class ClassifierStore:
                     _link_weights(self.place(key), target)
 
     def keep(self, config: RunConfig, run: Path, about: Mapping[int, Mapping[str, Any]]) -> None:
-        """Take what a run has trained since the last look; `about` says how, by the classifier's index."""
+        """Store the classifiers that a run has trained since the last call.
+
+        Args:
+            config: settings of the run.
+            run: its folder.
+            about: how each classifier was trained, by index.
+        """
         for key in classifier_keys(config, self.device):
             source = run / "classifiers" / str(key[1])
             if key in self or not has_tensors(source / "weights"):
@@ -97,7 +111,7 @@ class ClassifierStore:
                 shutil.rmtree(fresh)
 
     def about(self, key: Key) -> dict[str, Any]:
-        """What is known of the training of a classifier."""
+        """Return what is known about the training of a classifier; empty if nothing is known."""
         path = self.place(key) / _ABOUT
         with contextlib.suppress(DataError):
             return dict(read_json(path)) if path.exists() else {}

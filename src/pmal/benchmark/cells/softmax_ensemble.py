@@ -1,4 +1,4 @@
-"""Several softmax classifiers that answer by the mean of their logits: what PMAL's passes can buy instead."""
+"""Several softmax classifiers that answer by the mean of their logits, at the cost of PMAL."""
 
 import functools
 from pathlib import Path
@@ -22,7 +22,10 @@ from pmal.reporting.evaluation import evaluate
 
 
 def measure_ensemble(config: RunConfig, run: Path, session: Session) -> dict[str, Any]:
-    """Train the classifiers of a run and return the figures of their mean logits, as `pipeline.fit` does."""
+    """Train the classifiers of a run and return the figures of their mean logits.
+
+    The figures have the form of those of `pipeline.fit`.
+    """
     pipeline.fit(config, run, session, only="classifiers")
     task = open_task(config.data, session.resources.data_root)
     classifiers = load_classifiers(run / "classifiers", config.classifiers, task.class_names, session)
@@ -38,7 +41,7 @@ def measure_ensemble(config: RunConfig, run: Path, session: Session) -> dict[str
 
 
 def mean_logits(classifiers: list[Classifier], parts: list[Part], session: Session) -> list[torch.Tensor]:
-    """Return the logits of each part's images, averaged over the classifiers, in float64."""
+    """Return the logits of each part's images in float64, averaged over the classifiers."""
     total = len(classifiers) * sum(len(part.images) for part in parts)
     found = []
     with session.display.stage("evaluation", total, "images") as advance:

@@ -1,1 +1,1 @@
-"""Finished models against images of other sets and of none."""
+"""Finished models tested on images of other sets and on artificial images."""

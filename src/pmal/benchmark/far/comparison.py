@@ -1,4 +1,4 @@
-"""A finished model against everything at hand that it was not made for: near and far, one score and both."""
+"""A finished model tested on near and far unknown images, with and without typicality."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ MOST = 2000
 
 @dataclass(frozen=True)
 class FarOptions:
-    """What a model is shown."""
+    """What images a model is tested on."""
 
     data: str | None = None
     """The set that a bundle without its run was trained on."""
@@ -49,7 +49,7 @@ class FarOptions:
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """A model, the images that it was made for, and what it is."""
+    """A model, the images that it was trained for, and its description."""
 
     model: OpenSetModel
     task: Task
@@ -57,8 +57,8 @@ class Subject:
 
 
 def measure_runs(folders: Sequence[Path], session: Session, options: FarOptions) -> dict[str, Any]:
-    """Return the figures of every run, and what they were measured with."""
-    subjects = [open_subject(folder, session, options) for folder in folders]  # all mistakes come first
+    """Return the figures of every run, and how they were measured."""
+    subjects = [open_subject(folder, session, options) for folder in folders]  # mistakes show first
     found = []
     for i, subject in enumerate(subjects, start=1):
         session.display.say(f"model {i} of {len(subjects)}: {in_words(subject.about)}")
@@ -68,9 +68,13 @@ def measure_runs(folders: Sequence[Path], session: Session, options: FarOptions)
 
 
 def open_subject(folder: Path, session: Session, options: FarOptions) -> Subject:
-    """Return the model of a run folder, or of the model folder in it, or of a bundle whose set is named."""
+    """Return the model of a run folder, of the model folder in it, or of a bundle whose set is given.
+
+    Raises:
+        UsageError: the run of the model is missing and `options.data` does not name its set.
+    """
     bundle = find_model(folder)
-    model = load_model(bundle, session.device)  # also one without a threshold: it has rankings
+    model = load_model(bundle, session.device)  # a model without a threshold still ranks images
     check_takes_images(model)
     about, spec = {"model": describe_model(bundle)["fingerprint"]}, model.classifier.spec
     run = bundle.parent
@@ -110,7 +114,10 @@ def measure_subject(subject: Subject, session: Session, options: FarOptions) -> 
 
 
 def fit_scores(subject: Subject, session: Session) -> TrainingScores | None:
-    """Return the scores that need training images; of a model that keeps their embeddings, from these."""
+    """Return the scores that need training images. None: the network has none of them.
+
+    A model that keeps the embeddings of its training images needs no images for it.
+    """
     network, samples = subject.model.classifier, subject.task.train
     if not is_scored(network):
         return None
@@ -126,9 +133,13 @@ def fit_scores(subject: Subject, session: Session) -> TrainingScores | None:
 def shown(
     subject: Subject, some: Tensor, session: Session, options: FarOptions
 ) -> Iterator[tuple[str, str, ImageBatches | None]]:
-    """Yield kind, name and images of every set, one at a time; None for a set that is left out.
+    """Yield kind, name and images of every set, one at a time. Images None: the set is left out.
 
-    some: known test images, which others are made from.
+    Args:
+        subject: the model and its task.
+        some: known test images, from which others are made.
+        session: device, memory and display.
+        options: which sets.
     """
     model, task = subject.model, subject.task
     if task.unknown is not None:
@@ -145,7 +156,7 @@ def shown(
 
 
 def _pixels(samples: Samples, model: OpenSetModel, session: Session) -> Tensor:
-    """Images in memory; refused where they do not fit."""
+    """Return images in memory, or reject the request if they do not fit."""
     images = _images("images to change", samples, model, session)
     if not isinstance(images, ResidentImages):
         raise UsageError(

@@ -1,6 +1,6 @@
 """Images that are nothing like training images, made from known ones or from random numbers.
 
-The same ones every time. B images of C channels.
+They are the same in every run. B images of C channels.
 """
 
 from collections.abc import Callable
@@ -10,18 +10,18 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
 _ROWS = 256
-"""Images turned to floats at a time."""
+"""Number of images that are converted to floats at a time."""
 _SHARE = 4
-"""Patches in a row, and how many times a blurred square goes into a side."""
+"""Patches in a row. The square of a blur is one patch wide."""
 
 
 def noise(images: Tensor) -> Tensor:
-    """Return images whose every number is drawn from 0 to 255."""
+    """Return images whose values are drawn from 0 to 255."""
     return torch.randint(0, 256, images.shape, generator=_generator(), dtype=torch.uint8)
 
 
 def constant(images: Tensor) -> Tensor:
-    """Return images of one color: every gray, or as many random colors as there are images."""
+    """Return images of one color each: every gray, or as many random colors as there are images."""
     count, channels, height, width = images.shape
     if channels == 1:
         colors = torch.linspace(0, 255, min(count, 256)).round().byte()[:, None]
@@ -31,12 +31,12 @@ def constant(images: Tensor) -> Tensor:
 
 
 def inverted(images: Tensor) -> Tensor:
-    """Return negatives."""
+    """Return the negatives of images."""
     return 255 - images
 
 
 def shuffled_patches(images: Tensor) -> Tensor:
-    """Return images whose 4 x 4 squares are in another order; pixels beyond the last square stay."""
+    """Return images whose 4 x 4 squares are in another order. Pixels beyond the last square stay."""
     count, channels, height, width = images.shape
     side, generator = min(height, width) // _SHARE, _generator()
     inner = images[:, :, : side * _SHARE, : side * _SHARE]
@@ -50,7 +50,7 @@ def shuffled_patches(images: Tensor) -> Tensor:
 
 
 def blurred(images: Tensor) -> Tensor:
-    """Return every pixel as the mean of a square around it, a quarter of the image wide."""
+    """Return images whose pixels are means of a square around them, a quarter of the image wide."""
     side = min(images.shape[2:]) // _SHARE | 1
     parts = [avg_pool2d(part.float(), side, 1, side // 2).byte() for part in torch.split(images, _ROWS)]
     return torch.cat(parts)

@@ -1,4 +1,4 @@
-"""What a model says of one set of images: every score, and the decision by one line of defense and by both.
+"""What a model answers for one set of images: every score, and the decision without and with typicality.
 
 B images, N held-out known images.
 """
@@ -24,18 +24,26 @@ BOTH = "both"
 
 @dataclass(frozen=True, eq=False)
 class Said:
-    """All scores of images by name, and the shares that the stored rule calls unknown; none without one."""
+    """All scores of images by name, and the shares that the stored rule rejects; empty without a rule."""
 
     scores: Mapping[str, Tensor]
     rejected: Mapping[str, float]
 
     @property
     def count(self) -> int:
+        """Number of images."""
         return len(next(iter(self.scores.values())))
 
 
 def ask(model: OpenSetModel, training: TrainingScores | None, images: ImageBatches, advance: Advance) -> Said:
-    """Return what a model says of images."""
+    """Return the scores of images and the shares that are rejected.
+
+    Args:
+        model: the finished model.
+        training: scores that need training images. None: there are none.
+        images: in batches.
+        advance: called with the number of images done.
+    """
     z_BD, logits_BK, far_B = (found.cpu() for found in model.embed(images, advance))
     scores = all_scores(model, training, z_BD, logits_BK, far_B)
     if model.calibration is None:
@@ -49,7 +57,7 @@ def ask(model: OpenSetModel, training: TrainingScores | None, images: ImageBatch
 
 
 def limits(model: OpenSetModel, training: TrainingScores | None) -> dict[str, float]:
-    """Return for every score the threshold that accepts what the rule promises, if it decided alone."""
+    """Return the threshold of every score at which it alone accepts as many images as the rule promises."""
     held = model.calibration
     if held is None:
         return {}
@@ -60,7 +68,13 @@ def limits(model: OpenSetModel, training: TrainingScores | None) -> dict[str, fl
 
 
 def figures(known: Said, other: Said, thresholds: Mapping[str, float]) -> dict[str, dict[str, Any]]:
-    """Return AUROC, FPR95 and the share rejected of every score, for images that are all unknown."""
+    """Return AUROC, FPR95 and the rejected share of every score, for images that are all unknown.
+
+    Args:
+        known: answers for known images.
+        other: answers for unknown images.
+        thresholds: by score; a score without one has no rejected share.
+    """
     found = {}
     for name, score_B in other.scores.items():
         sides = known.scores[name], score_B

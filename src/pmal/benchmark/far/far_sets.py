@@ -1,4 +1,4 @@
-"""Which other sets a model can be shown: those at hand, without its own and without its classes."""
+"""Other sets that a model can be tested on: those on this disk, without its own set and its classes."""
 
 import os
 from collections.abc import Sequence
@@ -15,16 +15,20 @@ _SAME = (
     ("cifar10", "cifar+10", "cifar+50"),
     ("imagenet-100", "imagenet-200", "imagenet-lt"),
 )
-"""Names of sets whose images are the same ones."""
+"""Groups of names of sets that contain the same images."""
 
 
 def open_far_set(
     name: str, own: str, known: Sequence[str], data_root: str | None, most: int
 ) -> tuple[Samples | None, str]:
-    """Return at most so many images of a set, evenly spaced, and a line about what is left out.
+    """Return evenly spaced images of a set, and a line about what is left out. None: all of it is.
 
-    own: the set that the model was trained on, which is not far. known: its classes. A class of the same name
-    is not unknown, and is left out.
+    Args:
+        name: a named set or a folder.
+        own: the set that the model was trained on, which is not far.
+        known: its classes. A class of the same name is not unknown and is left out.
+        data_root: folder of the data sets.
+        most: number of images at most.
     """
     if _kind(name) == _kind(own):
         return None, f"{name} is left out: the model was trained on images of this kind ({own})"
@@ -45,8 +49,8 @@ def _kind(name: str) -> str:
 
 
 def _place(name: str, data_root: str | None) -> str:
-    """Photos are a folder of class folders in the data root, and no set with a name of its own."""
+    """Return the name or path to open. Photos are a folder of class folders in the data root."""
     if is_named(name) or os.sep in name:
         return name
     root = data_root or os.environ.get(DATA_ROOT_VARIABLE) or "."
-    return os.path.join(os.path.expanduser(root), name)  # not a Path, which would drop the dot
+    return os.path.join(os.path.expanduser(root), name)  # not a Path, which would drop the leading "./"

@@ -1,4 +1,4 @@
-"""Far results as text: a table of decisions and one of rankings for every run."""
+"""Results on far images as text: a table of decisions and one of rankings for every run."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,12 +10,12 @@ _DECISIONS = ("images", "count", "AUROC near", "both", "FPR95 near", "both", "re
 
 
 def far_text(result: Mapping[str, Any]) -> str:
-    """Return the tables of all runs."""
+    """Return the tables of all runs as text."""
     return "\n\n".join(map(_run_text, result["runs"]))
 
 
 def in_words(about: Mapping[str, Any]) -> str:
-    """Return what a run is, in a few words.
+    """Return a short description of a run.
 
     >>> in_words({"method": "pmal", "source": "sample", "split": "arpl/0", "encoder": "small", "seed": 2})
     'pmal sample arpl/0 small seed 2'

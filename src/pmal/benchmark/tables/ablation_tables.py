@@ -18,7 +18,10 @@ Found = dict[str, list[Result]]
 
 
 def ablation_tables(results: Sequence[Result]) -> list[Table]:
-    """One for every sweep and every base that it was run on; where none was, the paper's figures alone."""
+    """Return a table for every sweep and every base that it was run on.
+
+    A sweep that was not run has a table of the paper's figures alone.
+    """
     groups = group_results(result for result in results if result.cell.method == "pmal")
     tables = []
     for grid, number in _NUMBERS.items():
@@ -29,9 +32,9 @@ def ablation_tables(results: Sequence[Result]) -> list[Table]:
 
 
 def sweep_bases(sweep: Sweep, groups: Groups) -> Iterator[tuple[Key, Found]]:
-    """Results that differ in the settings of the sweep alone, by what they have in common.
+    """Yield what results have in common that differ in the settings of a sweep only, and the results.
 
-    One variant alone is no comparison: it belongs to another ablation, or to none.
+    A single variant is no comparison and is left out.
     """
     bases: dict[Key, Found] = {}
     for key, results in groups.items():
@@ -48,7 +51,7 @@ def sweep_bases(sweep: Sweep, groups: Groups) -> Iterator[tuple[Key, Found]]:
 
 @functools.lru_cache(maxsize=1024)
 def _plain(recipe: str, variant: Variant) -> tuple[str, ...]:
-    # A recipe of somebody's own may be gone; its defaults are those of every other most of the time.
+    # The file of a user's recipe may be deleted; its defaults mostly equal those of the shipped recipes.
     return plain_settings(recipe if recipe in list_recipes() else "strong", variant.settings)
 
 
@@ -79,7 +82,7 @@ def _table(number: int | None, sweep: Sweep, base: Key | None, found: Found) -> 
 
 
 def fluctuation_table(results: Sequence[Result]) -> list[Table]:
-    """One row per cell, a table for each family."""
+    """Return a table for each family, with one row per cell."""
     distances = ("distance to the nearest of another mining", "the same of random images of the class")
     heads = ("data, split; seed", "encoder, recipe", "epochs", "minings", "equal prototypes", *distances)
     tables = []

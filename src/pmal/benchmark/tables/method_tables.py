@@ -1,4 +1,4 @@
-"""The tables of the ledger: every method that was run, differences against softmax, the paper's tables."""
+"""The tables of the ledger: all methods, differences to softmax, and the paper's tables."""
 
 import re
 from collections.abc import Sequence
@@ -42,13 +42,13 @@ _BESIDE = (
 
 
 def ledger_tables(ledger: Ledger) -> tuple[list[Table], list[str]]:
-    """All methods and the differences against softmax; and a line for every file that cannot be read."""
+    """Return the tables of all methods and of differences to softmax, and a line per unreadable file."""
     results, broken = ledger.results(FIT, ENSEMBLE)
     return [*methods_tables(results), *paired_tables(results)], broken
 
 
 def paper_tables(ledger: Ledger) -> tuple[list[Table], list[str]]:
-    """The paper's tables, in its order."""
+    """Return the paper's tables in its order, and a line per unreadable file."""
     results, broken = ledger.results()
     minings, worse = ledger.results(FLUCTUATION)
     tables = [*_comparison(1, results), *_comparison(2, results), _parameters()]
@@ -56,7 +56,7 @@ def paper_tables(ledger: Ledger) -> tuple[list[Table], list[str]]:
 
 
 def methods_tables(results: Sequence[Result]) -> list[Table]:
-    """Every group of results by every score, a table for each family."""
+    """Return a table for each family: every group of results, by every score."""
     groups = group_results(main_results(results))
     scores = (f"AUROC {score}" for score in COMMON_SCORES)
     heads = ("data, splits", "encoder, recipe", "method, epochs", "passes", "n", "ACC", *scores)
@@ -93,12 +93,12 @@ def _method_row(key: Key, name: str, results: list[Result], own: bool) -> tuple[
 
 
 def _own_score(results: Sequence[Result]) -> str | None:
-    """The method's score, where it is not one of those that have a column."""
+    """Return the method's score if it has no column of its own, else None."""
     return results[0].score if results[0].score not in COMMON_SCORES else None
 
 
 def paired_tables(results: Sequence[Result]) -> list[Table]:
-    """Every method against the softmax of the same split and seed, a table for each family."""
+    """Return a table for each family: every method against softmax on the same split and seed."""
     groups = group_results(main_results(results))
     scores = ("AUROC probability", "AUROC logit", "AUROC, each by its own score")
     heads = ("data, splits", "encoder, recipe", "method, epochs", "minus", "n", "ACC", *scores)
@@ -120,7 +120,10 @@ def paired_tables(results: Sequence[Result]) -> list[Table]:
 
 
 def paired_rows(key: Key, results: list[Result], groups: Groups) -> list[tuple[Entry, ...]]:
-    """A group against the softmax of as many epochs and those of the same cost, where there are any."""
+    """Return rows of a group against the softmax of as many epochs and those of the same cost.
+
+    Only softmaxes in the ledger have a row.
+    """
     rows: list[tuple[Entry, ...]] = []
     for name, others in references(key, results, groups).items():
         pairs = pair(results, others)
@@ -136,11 +139,11 @@ def paired_rows(key: Key, results: list[Result], groups: Groups) -> list[tuple[E
 
 
 def _comparison(number: int, results: Sequence[Result]) -> list[Table]:
-    """Table 1 or 2: ACC and AUROC of methods by data set, beside the paper's."""
+    """Return Table 1 or 2: ACC and AUROC of methods by data set, next to the paper's."""
     sets = SMALL if number == 1 else LARGE
     groups = group_results(r for r in main_results(results) if r.cell.source in sets)
     tables = []
-    # A column is a data set; those of Table 2 have a family of their own each.
+    # A column is a data set. In Table 2, each data set has its own family.
     families = [(f,) for f in _families(groups) or ["arpl"]] if number == 1 else [("first", "lt")]
     for some in families:
         chosen = {key: found for key, found in groups.items() if key.family in some}
@@ -171,7 +174,7 @@ def _comparison_rows(
             for name in sets:
                 found = ours.get((row, variant), {}).get(name, [])
                 paper = printed.get(row, {}).get((metric, name))
-                # Beside every figure of ours; where there is none, once.
+                # The paper's figure stands next to each of ours, or once if there is none of ours.
                 shown = bool(found) or (name not in run and variant == variants[0])
                 figures.append(_beside(found, metric, paper if shown else None))
             rows.append((row, variant, *figures))
@@ -186,7 +189,7 @@ def _beside(results: Sequence[Result], metric: str, printed: Printed | None) -> 
 
 
 def _parameters() -> Table:
-    """The rest of Table 2, which is not measured here: the paper's words."""
+    """Return the rest of Table 2. It is not measured here and contains the paper's figures only."""
     rows = tuple(
         (row, *(f"paper {text}" if text else None for text in listed))
         for row, listed in ADDITIONAL_PARAMETERS.items()
@@ -195,12 +198,17 @@ def _parameters() -> Table:
 
 
 def _paper_score(results: Sequence[Result]) -> str:
-    """What the paper rejects by, where it says so."""
+    """Return the score that the paper rejects by; if the paper names none, the method's own."""
     return SCORES.get(results[0].cell.method, results[0].score)
 
 
 def paper_row(number: int, key: Key) -> str:
-    """The row of Table 1 or 2 that it stands beside, or one of its own."""
+    """Return the row of Table 1 or 2 that a group belongs to, or a name for a new row.
+
+    Args:
+        number: 1 or 2.
+        key: what the results of the group have in common.
+    """
     if number == 2:
         return LARGE_ROWS.get(key.method, key.method)
     either = METHOD_ROWS.get((key.method, None)) or METHOD_ROWS.get((key.method, key.encoder))
@@ -212,7 +220,7 @@ def _families(groups: Groups) -> list[str]:
 
 
 def _defects(groups: Groups) -> tuple[str, ...]:
-    """What is wrong with the published splits that are averaged."""
+    """Return a note about defects of the published splits that are averaged."""
     found = set()
     for key, results in groups.items():
         if key.source in list_sets() and key.family in list_families(key.source):
@@ -223,7 +231,7 @@ def _defects(groups: Groups) -> tuple[str, ...]:
 
 
 def _matters(defect: str, used: set[int]) -> bool:
-    """Whether a defect is one of these splits; that two are the same, only where both are among them."""
+    """Return whether a defect concerns the splits used; one of two equal splits, only if both are used."""
     named = re.search(r" splits? ([\d, and]+) ha", defect)
     concerned = used.intersection(map(int, re.findall(r"\d+", named[1]))) if named else used
     return len(concerned) > ("the same" in defect)

@@ -1,19 +1,19 @@
 """The figures of the paper (PMAL, AAAI 2022), as printed there, in percent.
 
-Splits are the paper's own. A star marks results of earlier methods that its authors computed themselves.
-Unknown images are rejected by the distance to the nearest prototypes (the paper's DR), for softmax by the
-probability.
+They were measured on the paper's own splits. A star marks results of earlier methods that its authors
+computed themselves. Unknown images are rejected by the distance to the nearest prototypes (the paper's
+DR), in the softmax row by the probability.
 """
 
 from dataclasses import dataclass
 
 SCORES = {"softmax": "probability", "pmal": "distance"}
-"""What the paper rejects by; of other methods, what they reject by themselves."""
+"""Score that the paper rejects by. Other methods are measured by their own score."""
 
 SMALL = ("mnist", "svhn", "cifar10", "cifar+10", "cifar+50", "tinyimagenet")
 LARGE = ("imagenet-lt", "imagenet-100", "imagenet-200")
 ABLATION_DATA = "tinyimagenet"
-"""Of Tables 3 to 5, which are of the wide ResNet: their best figure is that of PMAL-WRN in Table 1."""
+"""Data set of Tables 3 to 5. They use the wide ResNet: their best figure is that of PMAL-WRN in Table 1."""
 
 _TABLE_1 = """
 SoftMax    | 99.5 94.7 80.1 - - - | 97.8 88.6 67.7 81.6 80.5 57.7
@@ -43,7 +43,7 @@ ADDITIONAL_PARAMETERS = {
     "RPL++": ("4M", "", ""),
     "PMAL": ("0", "0", "0"),
 }
-"""Of Table 2, for imagenet-lt, imagenet-100 and imagenet-200: beside the backbone."""
+"""Parameters in addition to the backbone, in Table 2: for imagenet-lt, imagenet-100 and imagenet-200."""
 
 METHOD_ROWS = {
     ("softmax", None): "SoftMax",
@@ -57,7 +57,7 @@ METHOD_ROWS = {
     ("pmal", "oscri"): "PMAL-OSCRI",
     ("pmal", "wide_resnet"): "PMAL-WRN",
 }
-"""Which row of Table 1 a method and its encoder (None: any) stands beside."""
+"""Row of Table 1 that a method and its encoder (None: any) are compared with."""
 
 LARGE_ROWS = {"softmax": "Softmax", "cpn": "CPN", "rpl": "RPL", "rpl++": "RPL++", "pmal": "PMAL"}
 """The same for Table 2."""
@@ -88,7 +88,7 @@ _TABLE_5 = {
 }
 
 _LAMBDA = {"0.5": 82.6, "0.8": 82.8, "1": 82.9}
-"""In the text of the section on hyper-parameters."""
+"""From the text of the section on hyper-parameters."""
 
 
 @dataclass(frozen=True)
@@ -97,11 +97,11 @@ class Printed:
 
     value: float
     own: bool = False
-    """Computed by the authors for an earlier method: a star in the paper."""
+    """Whether the authors computed it for an earlier method: a star in the paper."""
 
 
 def method_tables() -> dict[int, dict[str, dict[tuple[str, str], Printed]]]:
-    """Tables 1 and 2: by number, row, and (ACC or AUROC, data set).
+    """Return Tables 1 and 2: by number, row, and (ACC or AUROC, data set).
 
     >>> method_tables()[1]["PMAL-OSCRI"]["AUROC", "tinyimagenet"]
     Printed(value=81.8, own=False)
@@ -110,7 +110,7 @@ def method_tables() -> dict[int, dict[str, dict[tuple[str, str], Printed]]]:
 
 
 def sweep_figures(sweep: str) -> dict[str, tuple[float | None, float]]:
-    """Of an ablation: ACC (None: not printed) and AUROC, by the label of the variant.
+    """Return ACC (None: not printed) and AUROC of an ablation, by the label of the variant.
 
     >>> sweep_figures("epsilon")["0.7"]
     (None, 83.1)

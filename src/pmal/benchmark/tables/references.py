@@ -22,7 +22,7 @@ def references(key: Key, results: Sequence[Result], groups: Groups) -> dict[str,
 
 
 def long_softmax(key: Key, results: Sequence[Result], groups: Groups) -> tuple[str, Key] | None:
-    """Return the softmax of equal cost; where there is none, that of twice the epochs, or else None."""
+    """Return name and key of the softmax of equal cost, else of twice the epochs, else None."""
     for name, other in ((EQUAL, equal_cost(key, results)), (TWICE, _twice_the_epochs(key))):
         if other is not None and pair(results, softmax_results(other, groups)):
             return name, other
@@ -30,9 +30,9 @@ def long_softmax(key: Key, results: Sequence[Result], groups: Groups) -> tuple[s
 
 
 def equal_cost(key: Key, results: Sequence[Result]) -> Key | None:
-    """Return the softmax that costs as much as a method with all of its trainings.
+    """Return the softmax that costs as much as all trainings of a method.
 
-    None where that is the softmax of as many epochs, or where the cost is not known.
+    None: this is the softmax of as many epochs, or the cost is not known.
     """
     passes = mean_passes(results)
     epochs = key.epochs if passes is None else epochs_at_cost(passes)
@@ -40,7 +40,7 @@ def equal_cost(key: Key, results: Sequence[Result]) -> Key | None:
 
 
 def equal_ensembles(key: Key, results: Sequence[Result], groups: Groups) -> list[Key]:
-    """Return the ensembles of softmaxes that cost as much as a method with all of its trainings."""
+    """Return the ensembles of softmaxes that cost as much as all trainings of a method."""
     passes = mean_passes(results)
     if passes is None:
         return []
@@ -53,7 +53,7 @@ def equal_ensembles(key: Key, results: Sequence[Result], groups: Groups) -> list
 
 
 def first_classifiers(results: Sequence[Result]) -> list[Result]:
-    """The plain classifiers that the runs went on from, as if each had a record of its own."""
+    """Return the plain classifiers that runs started from, as if each had its own record."""
     return [
         Result(result.cell, {**result.record["softmax"], "score": "logit", "passes": result.cell.epochs})
         for result in results
@@ -62,12 +62,15 @@ def first_classifiers(results: Sequence[Result]) -> list[Result]:
 
 
 def softmax_results(key: Key, groups: Groups) -> list[Result]:
-    """Of a softmax: where it has no record of its own, the first classifiers of runs that train twice."""
+    """Return the results of a softmax, with the first classifiers of runs that train twice.
+
+    A record of its own replaces the first classifier of the same split and seed.
+    """
     twice = (found for other, found in groups.items() if other.softmax(other.epochs) == key)
     return [*(one for found in twice for one in first_classifiers(found)), *groups.get(key, [])]
 
 
 def _twice_the_epochs(key: Key) -> Key | None:
-    """What methods with two equal trainings were compared with before their cost was counted."""
+    """Return the softmax of twice the epochs, the comparison before costs were counted."""
     equal = key.second_epochs in (0, key.epochs)
     return key.softmax(2 * key.epochs) if equal and is_trained_again(key.method) else None

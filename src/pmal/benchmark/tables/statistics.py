@@ -1,7 +1,7 @@
-"""Figures over splits that do not fool: mean, deviation, paired differences with an interval, and n.
+"""Statistics over splits: mean, deviation, paired differences with an interval, and n.
 
-The splits are what varies between the figures of a method; seeds of one split are averaged first. With one
-split alone, the deviation is that over its seeds.
+The figures of a method vary between splits; seeds of one split are averaged first. With a single split,
+the deviation is that over its seeds.
 """
 
 import itertools
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 LEAST = 3
-"""Fewer splits have no interval."""
+"""Number of splits from which on there is an interval."""
 _ENUMERATED = 6
-"""Up to so many splits, every resample is looked at (6^6); beyond, so many random ones:"""
+"""Up to this many splits, every resample is counted (6^6). Above, `_DRAWS` random ones are."""
 _DRAWS = 20_000
 
 Observation = tuple[int, float]
@@ -24,7 +24,7 @@ Observation = tuple[int, float]
 
 @dataclass(frozen=True)
 class Mean:
-    """Mean over splits. Without a second split or seed there is no deviation."""
+    """Mean over splits. With one split and one seed there is no deviation."""
 
     value: float
     deviation: float | None
@@ -34,7 +34,7 @@ class Mean:
 
 @dataclass(frozen=True)
 class Difference:
-    """Mean of paired differences over splits, with its 95 % bootstrap interval from `LEAST` splits on."""
+    """Mean of paired differences over splits. From `LEAST` splits on, with a 95 % bootstrap interval."""
 
     value: float
     low: float | None
@@ -43,7 +43,7 @@ class Difference:
 
 
 def mean_over_splits(observations: Iterable[Observation]) -> Mean | None:
-    """None of nothing.
+    """Return the mean over splits. None: there are no observations.
 
     >>> mean_over_splits([(0, 1.0), (0, 3.0), (1, 4.0)])
     Mean(value=3.0, deviation=1.4142135623730951, cells=3, splits=2)
@@ -58,7 +58,10 @@ def mean_over_splits(observations: Iterable[Observation]) -> Mean | None:
 
 
 def paired_difference(pairs: Iterable[Observation]) -> Difference | None:
-    """Of differences that were each taken within one split and seed."""
+    """Return the mean of differences that were each taken within one split and seed.
+
+    None: there are no differences.
+    """
     means = list(_by_split(list(pairs)).values())
     if not means:
         return None
@@ -67,10 +70,10 @@ def paired_difference(pairs: Iterable[Observation]) -> Difference | None:
 
 
 def bootstrap_interval(values: Sequence[float]) -> tuple[float, float]:
-    """95 % percentile interval of the mean: what it could have been with other splits of the same kind.
+    """Return the 95 % percentile interval of the mean over splits of the same kind.
 
-    With few splits every resample is counted, so that chance has no part in it. It is then narrower than the
-    truth, which cannot be helped without assumptions; n stands beside it.
+    With few splits every resample is counted, so the interval does not depend on chance. It is then narrower
+    than the true one, which cannot be corrected without assumptions. So tables show n next to it.
 
     >>> bootstrap_interval([1.0, 2.0, 3.0])
     (1.0, 3.0)

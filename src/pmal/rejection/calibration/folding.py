@@ -1,9 +1,9 @@
 """Calibration of small sets: every part of the training images is held out in turn (cross-conformal).
 
-The model itself learns from all images. A part is scored by a model that was trained on the others, from the
-first classifier to the prototypes, so that its images are as new to that model as a new image is to the
-final one. The promise is that of such scores: models of nine tenths of the images know a little less, so
-that slightly more new known images are accepted than asked for.
+The final model learns from all images. Each part is scored by a model that was trained on the others, from
+the first classifier to the prototypes. So its images are as new to that model as a new image is to the
+final one. The acceptance rate is promised for these scores. Models of nine tenths of the images know a
+little less than the final one, so slightly more new known images are accepted than asked for.
 """
 
 import shutil
@@ -25,14 +25,19 @@ from pmal.rejection.building import build_model
 from pmal.rejection.calibration.held_out import Calibration
 
 FOLDS = "folds"
-"""The file of a run with the scores, and the folder with trainings that are under way."""
+"""Name of the file with the scores in a run's folder, and of the folder with unfinished trainings."""
 _PREDICTIONS, _SCORE = "predictions", "score."
 
 
 def calibrate_in_turn(learn: Learn, folds: int, job: Job) -> Calibration:
     """Return the scores of all training images, each by a model that was trained without it.
 
-    They are kept in the run's folder: the same run again computes nothing.
+    They are kept in the run's folder, so a rerun computes nothing.
+
+    Args:
+        learn: trains the method.
+        folds: number of parts.
+        job: the run's own.
     """
     path, session = job.folder / FOLDS, job.session
     if not has_tensors(path, session.ranks):
@@ -48,7 +53,7 @@ def calibrate_in_turn(learn: Learn, folds: int, job: Job) -> Calibration:
 
 
 def chosen(part: Part, mask_N: NDArray[np.bool_]) -> Part:
-    """Return some of the images of a part, as a part of its own."""
+    """Return the images of a part where the mask is true, as a part."""
     positions = np.flatnonzero(mask_N)
     images = ChosenImages(part.images, torch.from_numpy(positions))
     return Part(part.samples.at(positions), images, ())

@@ -1,4 +1,4 @@
-"""What held-out known images say about the scores, kept so that any acceptance rate can be asked for later.
+"""Scores of held-out known images, kept so that any acceptance rate can be chosen later.
 
 n held-out images.
 """
@@ -13,40 +13,46 @@ from pmal.rejection.calibration.thresholds import Threshold, conformal_threshold
 from pmal.rejection.scores import ScoreScale, combined_score
 
 EMBEDDINGS_LIMIT = 10_000
-"""Embeddings that are kept at most: a bundle stays small."""
+"""Number of embeddings that are kept at most, so that a bundle stays small."""
 FOLDS = 10
-"""Of the held-out images, each of which is compared with the other folds."""
+"""Number of folds of the held-out images. Each is compared with the other folds."""
 COMBINED = {"distance": 1.0, "neighbors": 2.0, "logit": 1.0}
-"""What the combined score is made of, where a model has them, and how much each counts.
+"""Scores that the combined score consists of, if a model has them, and their weights.
 
-Distance and logit say how well an image fits a class, neighbors whether training images lie where it lies:
-half of the weight for each of the two questions. Chosen on known classes alone (docs/method.md)."""
+Distance and logit measure how well an image fits a class. Neighbors measures whether training images are near
+it. Each of the two questions has half of the weight. Chosen on known classes alone (docs/method.md)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """Scores of held-out known images, by name, and what the network took each image for.
+    """Scores of held-out known images, by name, and the class that the network predicted for each.
 
-    The combined score compares an image with all of them. Its own scores here compare each image with nine
-    tenths of the others (cross-conformal), because an image that is compared with itself looks too known.
+    The combined score compares an image with all of them. The combined scores stored here compare each image
+    with nine tenths of the others (cross-conformal), because an image that is compared with itself looks too
+    known.
     """
 
     scores: Mapping[str, torch.Tensor]
-    """float64 (n,); that of `combined` is shorter in models that were saved by version 0.1."""
+    """float64 (n,). `combined` is shorter in models that version 0.1 saved."""
     predictions: torch.Tensor
     """int64 (n,)"""
     scale: ScoreScale | None
-    """What the combined score is measured by."""
+    """Scale of the combined score."""
     z: torch.Tensor | None = None
-    """Embeddings (m, D) of m <= n of the images: what a class that is added later is measured on."""
+    """Embeddings (m, D) of m <= n of the images. The effect of a class added later is measured on them."""
     labels: torch.Tensor | None = None
-    """int64 (m,): the classes of these, where they are known."""
+    """int64 (m,): their classes, if known."""
     folds: int = 0
-    """Parts that were held out in turn, each scored by a model of the others. 0: one part."""
+    """Number of parts that were held out in turn, each scored by a model of the others. 0: one part."""
 
     @classmethod
     def fit(cls, scores: Mapping[str, torch.Tensor], predictions: torch.Tensor) -> "Calibration":
-        """From all scores of held-out images."""
+        """Return the calibration by all scores of held-out images, with a combined score if possible.
+
+        Args:
+            scores: by name, float64 (n,).
+            predictions: the nearest class of each image, int64 (n,).
+        """
         parts = {name: scores[name] for name in COMBINED if name in scores}
         folds = _folds(len(predictions))
         usable = {name: values for name, values in parts.items() if _can_scale(values, folds)}
@@ -57,39 +63,55 @@ class Calibration:
 
     @classmethod
     def pooled(cls, parts: Sequence["Calibration"]) -> "Calibration":
-        """From images that were held out in turn, by models that were each trained on the others."""
+        """Return the calibration by images that were held out in turn, each part by another model.
+
+        Args:
+            parts: one calibration for each part, by a model that was trained on the others.
+        """
         names = [name for name in parts[0].scores if name != "combined"]
         scores = {name: torch.cat([part.scores[name] for part in parts]) for name in names}
         found = cls.fit(scores, torch.cat([part.predictions for part in parts]))
         return replace(found, folds=len(parts))
 
     def keeping(self, z_ND: torch.Tensor, labels_N: torch.Tensor | None) -> "Calibration":
-        """The same with embeddings and labels of the images, evenly spaced ones where there are many."""
+        """Return the calibration with embeddings and labels of the images; evenly spaced, if many."""
         step = -(-len(z_ND) // EMBEDDINGS_LIMIT)
         labels = None if labels_N is None else labels_N[::step].clone()
         return replace(self, z=z_ND[::step].clone(), labels=labels)
 
     def threshold(self, score: str, accept: float) -> Threshold:
-        """One for all classes."""
+        """Return one threshold for all classes.
+
+        Args:
+            score: its name.
+            accept: share of known images to accept.
+        """
         return conformal_threshold(self.of(score), accept)
 
     def class_thresholds(self, score: str, accept: float, num_classes: int) -> tuple[Threshold, ...]:
-        """One per predicted class."""
+        """Return one threshold for each predicted class."""
         return per_class_thresholds(self.of(score), self.predicted(score), num_classes, accept)
 
     def by_class(self, score: str, accept: float, num_classes: int) -> list[torch.Tensor]:
-        """Known scores of each predicted class; of all classes for one that has no threshold of its own."""
+        """Return the known scores of each predicted class.
+
+        A class that has no threshold of its own gets the scores of all classes.
+        """
         known_N, predictions_N = self.of(score), self.predicted(score)
         thresholds = self.class_thresholds(score, accept, num_classes)
         return [known_N if t.pooled else known_N[predictions_N == k] for k, t in enumerate(thresholds)]
 
     def predicted(self, score: str) -> torch.Tensor:
-        """Of the images that a score is there of."""
+        """Return the predicted classes of the images that have this score."""
         whole = len(self.of(score)) == len(self.predictions)
         return self.predictions if whole else self.predictions[_second_half(len(self.predictions))]
 
     def of(self, score: str) -> torch.Tensor:
-        """The known scores by this name."""
+        """Return the known scores by this name.
+
+        Raises:
+            UsageError: there is no such score.
+        """
         if score not in self.scores:
             raise unknown_name("score", score, self.scores)
         return self.scores[score]
@@ -106,7 +128,7 @@ def _cross_fitted(scores: Mapping[str, torch.Tensor], folds: Sequence[torch.Tens
 
 
 def _folds(count: int) -> list[torch.Tensor]:
-    """Return the positions of up to ten folds, drawn once and for all: images often lie in class order."""
+    """Return the positions of up to ten folds, drawn with a fixed seed: images often lie in class order."""
     order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
     return [order[first::FOLDS] for first in range(min(FOLDS, count))]
 
@@ -116,7 +138,7 @@ def _without(fold: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def _second_half(count: int) -> torch.Tensor:
-    """Return which images version 0.1 kept the combined scores of: the others were its scale."""
+    """Return the images whose combined scores version 0.1 kept. The others were its scale."""
     order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
     return order[count - count // 2 :]
 

@@ -14,9 +14,17 @@ from pmal.rejection.typicality.of_layers import TYPICALITY
 def recalibrated(
     model: OpenSetModel, z_ND: Tensor, logits_NK: Tensor, far_N: Tensor, labels_N: Tensor | None
 ) -> OpenSetModel:
-    """With unknown samples among them (label -1), the threshold of the best macro-F1; else a conformal one.
+    """Return the model with a new threshold from samples that it was not trained on.
 
-    labels_N None: all are known, and which classes they have is not needed.
+    If there are unknown samples (label -1), the threshold is the one of the best macro-F1. Else it is a
+    conformal one.
+
+    Args:
+        model: the finished model.
+        z_ND: embeddings of the samples.
+        logits_NK: their logits.
+        far_N: their typicality scores.
+        labels_N: their classes. None: all samples are known; their classes are not needed.
     """
     nearest_N = model.nearest_class(z_ND, logits_NK)
     if labels_N is not None and (labels_N < 0).any():
@@ -29,5 +37,5 @@ def recalibrated(
     held = Calibration.fit(scores, nearest_N)
     rule = replace(model.rule, threshold=None)
     calibrated = replace(model, rule=rule, calibration=held.keeping(z_ND, labels_N))
-    calibrated.deciding_score()  # a few samples that are all alike have no combined score
+    calibrated.deciding_score()  # raises: a few samples that are all alike have no combined score
     return calibrated

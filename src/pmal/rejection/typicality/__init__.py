@@ -1,1 +1,1 @@
-"""How unlike all training images an image is, and what that adds to its score."""
+"""How unlike all training images an image is, and how that raises its score."""

@@ -1,9 +1,9 @@
 """How typical the features of a pretrained network are of the known classes.
 
-Features of a network that has seen millions of images tell more than the embedding that is trained on them
-keeps. Their direction is compared with the mean of each class, by the Mahalanobis distance with a covariance
-that all classes share; the smallest distance counts. Directions and not the features themselves, whose length
-says how much there is to see in an image, not what.
+Features of a network that has seen millions of images contain more than the embedding that is trained on
+them keeps. Their direction is compared with the mean of each class, by the Mahalanobis distance with a
+covariance that all classes share. The smallest distance counts. Directions are compared because the
+length of the features says how much there is to see in an image, not what.
 
 N training images, B images, K classes, F features.
 """
@@ -20,18 +20,24 @@ from pmal.ensemble.classifier import FEATURES
 from pmal.rejection.typicality.whitening import whitening_matrix
 
 MOST_FEATURES = 4096
-"""Beyond this, the covariance would take more memory and time than all else."""
+"""With more features, the covariance would take more memory and time than all else."""
 
 
 class ClassTypicality(nn.Module):
-    """Where the features of each class lie, after whitening by the covariance within classes."""
+    """Means of the features of each class, whitened by the covariance within classes."""
 
     linear = True
-    """Near unknown images differ in it as well, so that it counts from the first unit on."""
+    """Every unit counts, from the first on, because near unknown images differ in it too."""
     names = (FEATURES,)
 
     def __init__(self, center_F: Tensor, whitening_FF: Tensor, means_KF: Tensor) -> None:
-        """means_KF: of each class, centered and whitened. All are float32."""
+        """Store the statistics, all float32.
+
+        Args:
+            center_F: mean of all features.
+            whitening_FF: whitening matrix.
+            means_KF: mean of each class, centered and whitened.
+        """
         super().__init__()
         self.register_buffer("center", center_F)
         self.register_buffer("whitening", whitening_FF)
@@ -43,27 +49,27 @@ class ClassTypicality(nn.Module):
         Larger is less typical.
         """
         w_BF, means_KF = self._whiten(statistics[FEATURES]), self.get_buffer("means").double()
-        # Not cdist, whose differences (B, K, F) are large; in float64 the products lose nothing that counts.
+        # cdist would take differences (B, K, F), which are large. In float64, products are exact enough.
         own_B1, means_K = w_BF.square().sum(dim=1, keepdim=True), means_KF.square().sum(dim=1)
         squares_BK = own_B1 - 2 * w_BF @ means_KF.T + means_K
         distance_B = squares_BK.amin(dim=1).clamp(min=0.0).sqrt()
         return distance_B.masked_fill(distance_B.isnan(), math.inf)
 
     def with_class(self, features_NF: Tensor) -> "ClassTypicality":
-        """Return the same with one more class, which lies around the mean of these features."""
+        """Return the typicality with one more class, at the mean of these features."""
         mean_F = self._whiten(features_NF.to(self.get_buffer("center"))).mean(dim=0, keepdim=True).float()
         means_KF = torch.cat([self.get_buffer("means"), mean_F])
         return ClassTypicality(self.get_buffer("center"), self.get_buffer("whitening"), means_KF)
 
     def _whiten(self, features_BF: Tensor) -> Tensor:
-        """In float64: whitening takes small differences for large ones, those of rounding among them."""
+        """Return whitened directions in float64: whitening enlarges small rounding errors."""
         centered_BF = directions(features_BF.double()) - self.get_buffer("center")
         whitened_BF: Tensor = centered_BF @ self.get_buffer("whitening").double()
         return whitened_BF
 
 
 def directions(features_BF: Tensor) -> Tensor:
-    """Return features of length one; those of length zero stay as they are.
+    """Return features of length one. Features of length zero stay as they are.
 
     >>> directions(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
     tensor([[0.6000, 0.8000],
@@ -74,7 +80,7 @@ def directions(features_BF: Tensor) -> Tensor:
 
 
 def class_typicality_of(features_NF: NDArray[np.float32], labels_N: NDArray[np.int64]) -> ClassTypicality:
-    """Return the typicality by the features of training images and their classes."""
+    """Return the typicality from the features and classes of training images."""
     unit_NF = directions(torch.from_numpy(features_NF).double()).numpy()
     classes, places_N = np.unique(labels_N, return_inverse=True)
     means_KF = np.stack([unit_NF[places_N == k].mean(axis=0) for k in range(len(classes))])

@@ -1,4 +1,4 @@
-"""What whitens statistics: after it, training samples differ by a variance of one in every direction.
+"""Whitening of statistics: after it, training samples have a variance of one in every direction.
 
 N training samples, F statistics.
 """
@@ -12,14 +12,18 @@ from pmal.errors import DataError
 
 Floats = NDArray[np.float32] | NDArray[np.float64]
 _SMALLEST = 1e-12
-"""Share of the mean variance below which a direction counts as constant."""
+"""A direction counts as constant if its variance is below this share of the mean variance."""
 
 
 def principal_directions(statistics_NF: Floats, most: int | None = None) -> tuple[Tensor, Tensor]:
-    """Return the mean, and the directions in which samples differ most, scaled to a variance of one.
+    """Return the mean, and the directions in which samples differ most, scaled to unit variance.
 
-    By Ledoit and Wolf's shrunk covariance. With all directions, the length of a difference to the mean in
-    them is its Mahalanobis distance.
+    The covariance is Ledoit and Wolf's shrunk one. With all directions, the length of a difference to the
+    mean is its Mahalanobis distance.
+
+    Args:
+        statistics_NF: of training samples.
+        most: number of directions at most. None: all.
     """
     covariance_FF = _shrunk_covariance(statistics_NF)
     values_F, vectors_FF = np.linalg.eigh(covariance_FF)  # in rising order
@@ -30,10 +34,10 @@ def principal_directions(statistics_NF: Floats, most: int | None = None) -> tupl
 
 
 def whitening_matrix(statistics_NF: Floats) -> Tensor:
-    """Return a matrix (F, F) after which the length of a difference is its Mahalanobis distance, float32.
+    """Return a matrix (F, F) after which the length of a difference is its Mahalanobis distance.
 
-    By Ledoit and Wolf's shrunk covariance, as above; for thousands of statistics ten times as fast, because
-    it does not look for the directions one by one.
+    It is float32. The covariance is Ledoit and Wolf's shrunk one, as in `principal_directions`. For thousands
+    of statistics this is ten times as fast, because it does not compute the directions one by one.
     """
     from scipy.linalg import solve_triangular
 
@@ -56,5 +60,5 @@ def _shrunk_covariance(statistics_NF: Floats) -> NDArray[np.float64]:
 
 
 def _floor(covariance_FF: NDArray[np.float64]) -> float:
-    """Constant statistics, as of a single image, would divide by zero: any change of them counts as large."""
+    """Return the least variance: with it, a change of a constant statistic is large, but finite."""
     return float(max(_SMALLEST * np.diag(covariance_FF).mean(), np.finfo(np.float32).tiny ** 0.5))

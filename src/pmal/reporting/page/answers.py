@@ -1,4 +1,4 @@
-"""Words about one test image: what it is, what the model says to it, and by which figures.
+"""Words about one test image: its class, the model's answer, and the figures behind it.
 
 Images are counted through both parts, known ones first.
 """
@@ -11,7 +11,7 @@ from pmal.reporting.page.tested import Measured, RunFacts, short_name
 
 
 def truth_name(tested: Measured, i: int, facts: RunFacts) -> str:
-    """Return the class of an image, named as unknown where the model does not know it."""
+    """Return the class of an image, marked as unknown if the model does not know it."""
     n = len(tested.known)
     if i < n:
         return facts.class_names[int(tested.known.labels[i])]
@@ -20,13 +20,13 @@ def truth_name(tested: Measured, i: int, facts: RunFacts) -> str:
 
 
 def answer_name(tested: Measured, i: int, facts: RunFacts) -> str:
-    """Return what the model says to an image; without a threshold, its nearest class."""
+    """Return the model's answer for an image. Without a threshold, it is the nearest class."""
     rejected = tested.answer is not None and tested.answer[i] < 0
     return UNKNOWN_NAME if rejected else facts.class_names[tested.model.nearest[i]]
 
 
 def figures(tested: Measured, i: int) -> list[str]:
-    """Return the score that decided about an image, and its p-value where there is one."""
+    """Return the score that decided about an image, and its p-value if there is one."""
     decided = tested.decided
     far = decided is not None and decided.answer[i] < 0 and not decided.typical[i]
     name = TYPICALITY if far else tested.score
@@ -37,6 +37,6 @@ def figures(tested: Measured, i: int) -> list[str]:
 
 
 def file_name(tested: Measured, i: int) -> str:
-    """Return what the report calls the file of an image."""
+    """Return the name that the report shows for the file of an image."""
     n, unknown = len(tested.known), tested.unknown
     return short_name(tested.known.name(i) if i < n or unknown is None else unknown.name(i - n))

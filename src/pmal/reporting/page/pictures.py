@@ -1,4 +1,4 @@
-"""Many small pictures as one image in a data URI: a page with hundreds of them stays small."""
+"""Many small pictures as one image in a data URI, so that a page with hundreds of them stays small."""
 
 import base64
 import io
@@ -27,7 +27,7 @@ class Sheet:
 
 @dataclass
 class Album:
-    """Pictures by key, in the order in which they were asked for; those that have no pixels are left out."""
+    """Pictures by key, in the order of first use. Images that cannot be read have no place."""
 
     name: str
     read: Callable[[int], Pixels]
@@ -36,7 +36,7 @@ class Album:
 
     @classmethod
     def of(cls, name: str, parts: Sequence[Samples]) -> "Album":
-        """Of samples by their position, counted through all parts."""
+        """Return an album of samples, by their position, counted through all parts."""
         starts = np.cumsum([0, *map(len, parts)])
 
         def read(position: int) -> Pixels:
@@ -49,7 +49,7 @@ class Album:
         return cls(name, read)
 
     def place(self, key: int) -> int | None:
-        """Where on the sheet the picture is."""
+        """Return the place of a picture on the sheet. None: the image cannot be read."""
         if key not in self.places:
             try:
                 pixels = self.read(key)
@@ -61,11 +61,23 @@ class Album:
         return self.places[key]
 
     def sheet(self, budget: int) -> Sheet | None:
-        """All pictures at the largest side for which the file takes no more than `budget` bytes."""
+        """Return all pictures at the largest side at which the file fits the budget, in bytes.
+
+        None: there are no pictures.
+        """
         return make_sheet(self.name, self.pictures, budget) if self.pictures else None
 
 
 def make_sheet(name: str, pictures: Sequence[Pixels], budget: int) -> Sheet:
+    """Return pictures as one sheet, at the largest side at which the file fits the budget.
+
+    If none fits, the smallest side is used.
+
+    Args:
+        name: of the sheet.
+        pictures: of any size.
+        budget: bytes of the file.
+    """
     largest = max(min(picture.shape[:2]) for picture in pictures)
     native = largest if largest < 32 else min(SIDES[0], largest - largest % 8)  # JPEG's blocks have 8 px
     columns = math.ceil(math.sqrt(len(pictures)))
@@ -79,7 +91,7 @@ def make_sheet(name: str, pictures: Sequence[Pixels], budget: int) -> Sheet:
 
 
 def _small(pixels: Pixels) -> Pixels:
-    """Not kept larger than it is ever drawn: thousands of photographs would fill the memory."""
+    """Return a picture no larger than it is drawn: thousands of photographs would fill the memory."""
     side = min(*pixels.shape[:2], SIDES[0])
     return fit_to(pixels, side, pixels.shape[2])
 
@@ -94,7 +106,7 @@ def _grid(pictures: Sequence[Pixels], side: int, columns: int, rows: int) -> Ima
 
 
 def _encode(image: Image.Image) -> tuple[str, bytes]:
-    """Drawings and digits as PNG, which shows them as they are; photographs as JPEG, a fraction of that."""
+    """Return kind and bytes: PNG for drawings and digits, JPEG for photographs, which is much smaller."""
     png, jpeg = io.BytesIO(), io.BytesIO()
     image.save(jpeg, "JPEG", quality=82)
     image.save(png, "PNG")

@@ -1,4 +1,4 @@
-"""The histogram of a score as a picture that needs no script: known images as areas, unknown ones hatched."""
+"""The histogram of a score as a picture without a script: known images as areas, unknown ones hatched."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,11 +8,15 @@ from pmal.reporting.page.document import Still
 
 WIDTH, HEIGHT = 100.0, 40.0
 HATCH = 1.0
-"""Between two lines of the hatching."""
+"""Distance of two lines of the hatching."""
 
 
 def draw_still(score: Mapping[str, Any]) -> Still:
-    """Return the picture of what the figure of a score has: its name, its histogram, and what is accepted."""
+    """Return the picture of the figure of a score, with the shares that its threshold accepts.
+
+    Args:
+        score: the figure's name, histogram and accepted shares.
+    """
     histogram, edges = score["histogram"], score["histogram"]["edges"]
     top = max(max(histogram[kind] or [0.0]) for kind in ("known", "unknown")) or 1.0
     heights = {
@@ -32,7 +36,7 @@ def draw_still(score: Mapping[str, Any]) -> Still:
 
 
 def area_path(heights: Sequence[float]) -> str:
-    """Return the outline of bars that stand side by side.
+    """Return the outline of adjacent bars as an SVG path.
 
     >>> area_path([20.0, 40.0])
     'M0,40V20.0H50.0V0.0H100.0V40Z'
@@ -42,7 +46,7 @@ def area_path(heights: Sequence[float]) -> str:
 
 
 def hatch_path(heights: Sequence[float]) -> str:
-    """Return upright lines that fill the bars, so that what lies behind them is seen.
+    """Return vertical lines that fill bars, as an SVG path. What is behind the bars stays visible.
 
     >>> hatch_path([20.0, 0.0]).count("M")
     50

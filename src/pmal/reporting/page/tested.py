@@ -1,4 +1,4 @@
-"""What the report of a run is made from.
+"""The data that the report of a run is made from.
 
 Shapes: N known test images, M unknown ones (known ones first), T training images.
 """
@@ -17,56 +17,57 @@ from pmal.mining import PrototypeSet
 from pmal.reporting.page.numbers.run_numbers import Bools, Floats, Ints
 
 CLASSES = 40
-"""Shown one by one at most; of more, evenly spaced ones."""
+"""Largest number of classes that are shown one by one. Of more, evenly spaced ones are shown."""
 
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What the run's own files say."""
+    """Contents of the run's own files."""
 
     settings: Mapping[str, Any]
     source: str
     split: str
     class_names: Sequence[str]
     unknown_names: Mapping[int, str]
-    """By their labels."""
+    """Names by label."""
     images: Mapping[str, int]
-    """Readable images, by part."""
+    """Numbers of readable images, by part."""
     metrics: Mapping[str, Any] | None
     manifest: Mapping[str, Any]
     log: Sequence[Mapping[str, Any]]
 
     @property
     def method(self) -> str:
+        """Name of the method."""
         return str(self.settings["method"])
 
 
 @dataclass(frozen=True, eq=False)
 class Answered:
-    """What one network says about the test images."""
+    """Answers of one network for the test images."""
 
     nearest: Ints
     """Class of each, before any threshold (N + M,)."""
     scores: Mapping[str, Floats]
-    """By name, each (N + M,)."""
+    """Scores by name, each (N + M,)."""
     z: Floats
 
 
 @dataclass(frozen=True, eq=False)
 class Decided:
-    """What the stored thresholds do with the test images, each (N + M,)."""
+    """Decisions of the stored thresholds about the test images, each (N + M,)."""
 
     answer: Ints
     """Class of each, -1 for unknown."""
     p_values: Floats
     """NaN without held-out images."""
     typical: Bools
-    """Enough like the training images not to be unknown for that alone."""
+    """Whether it is so like the training images that typicality alone does not reject it."""
 
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """The test images and what the model, and the plain softmax before it, say about them."""
+    """The test images and the answers of the model, and of the plain softmax before it."""
 
     known: Samples
     unknown: Samples | None
@@ -78,21 +79,22 @@ class Measured:
     """The score that decides."""
     thresholds: Mapping[str, float]
     all_images: tuple[int, int]
-    """Known and unknown test images that there are."""
+    """Numbers of all known and unknown test images."""
 
     @property
     def answer(self) -> Ints | None:
-        """Class of each, -1 for unknown; None without a threshold."""
+        """Class of each image, -1 for unknown. None without a threshold."""
         return self.decided.answer if self.decided else None
 
     @property
     def correct(self) -> Bools:
+        """Whether each known image is nearest to its own class (N,)."""
         correct_N: Bools = self.model.nearest[: len(self.known)] == self.known.labels
         return correct_N
 
     @property
     def sampled(self) -> str:
-        """A sentence about how many test images this is drawn from; empty where it is all of them."""
+        """Sentence about how many test images the report shows. Empty if it shows all."""
         used = (len(self.known), 0 if self.unknown is None else len(self.unknown))
         if used == self.all_images:
             return ""
@@ -101,7 +103,7 @@ class Measured:
         return f"{text} the table of results is of all."
 
     def split(self, scores: Floats) -> tuple[Floats, Floats | None]:
-        """Of the known images, and of the unknown ones."""
+        """Return the scores of the known images, and of the unknown ones. None: there are none."""
         n = len(self.known)
         return scores[:n], scores[n:] if self.unknown is not None else None
 
@@ -115,19 +117,19 @@ class Mined:
     correct_N: Floats
     """Share of the classifiers that name an image correctly (T,)."""
     predicted_N: Ints
-    """By the first classifier (T,)."""
+    """Class by the first classifier (T,)."""
     prototypes: PrototypeSet
     symbol: str
     """r, or the name of another quality rule."""
 
     @functools.cached_property
     def position_of(self) -> dict[int, int]:
-        """Where a sample id stands."""
+        """Position of each sample, by its id."""
         return {int(i): position for position, i in enumerate(self.samples.ids)}
 
 
 def plain_names(names: Sequence[str]) -> list[str]:
-    """Names on one line, and without the WordNet id before them where they are told apart without it.
+    """Return names on one line each, without the WordNet id if they differ without it.
 
     >>> plain_names(["n02012849 crane", "n03126707 crane", "n02279972 monarch", "n01 owl"])
     ['n02012849 crane', 'n03126707 crane', 'monarch', 'n01 owl']
@@ -139,7 +141,7 @@ def plain_names(names: Sequence[str]) -> list[str]:
 
 
 def unseen(place: int | None, name: str) -> list[str]:
-    """Return what stands in the place of a picture that is not there: its row, or the last part of its path.
+    """Return the text in place of a missing picture: its row, or the last part of its path.
 
     >>> unseen(None, "data/features.npz[17]"), unseen(None, "img/17.png"), unseen(3, "img/17.png")
     (['[17]'], ['17.png'], [])
@@ -151,5 +153,5 @@ def unseen(place: int | None, name: str) -> list[str]:
 
 
 def short_name(name: str) -> str:
-    """What the report calls a file, on one line."""
+    """Return the name that the report shows for a file, on one line."""
     return printable(short_path(name))

@@ -1,1 +1,1 @@
-"""Files in, answers out: what `pmal predict` says of each image or row."""
+"""From files to answers: what `pmal predict` prints about each image or row."""

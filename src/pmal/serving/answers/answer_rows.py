@@ -1,4 +1,4 @@
-"""What a model says about each image, ready for JSON. Imports no torch."""
+"""The answers of a model for each image, ready for JSON. Imports no torch."""
 
 import contextlib
 import math
@@ -23,7 +23,7 @@ class Row(NamedTuple):
     score: float
     limit: float
     probability: float | None
-    """None: the network lacks the class, which was added later."""
+    """None: the class was added later, and the network has no output for it."""
     far: float
     far_limit: float
     p_value: float
@@ -36,7 +36,7 @@ class Row(NamedTuple):
 
 
 def describe_rows(class_names: Sequence[str], rows: Iterable[Row]) -> list[dict[str, Any]]:
-    """With names for numbers. Numbers that are not finite are text in JSON."""
+    """Return the answers with names in place of numbers. Numbers that are not finite become text."""
     return [
         {
             "image": unicode_name(row.name),
@@ -57,7 +57,15 @@ def describe_rows(class_names: Sequence[str], rows: Iterable[Row]) -> list[dict[
 
 
 def decide_together(blocks: Iterable[Sequence[dict[str, Any]]], fdr: float) -> list[list[dict[str, Any]]]:
-    """Return all answers as one block, decided anew: at most a share `fdr` of the unknown ones is known."""
+    """Return all answers as one block, decided again: at most a share `fdr` of the unknown ones is known.
+
+    Args:
+        blocks: answers with a decision each.
+        fdr: bound on the expected share of known images among those called unknown.
+
+    Raises:
+        UsageError: the model has no p-values.
+    """
     from pmal.rejection.calibration.thresholds import discoveries
 
     answers = [answer for block in blocks for answer in block]
@@ -78,7 +86,7 @@ def _decided(answer: dict[str, Any], unknown: bool) -> dict[str, Any]:
 
 
 def because(row: Row, nearest: str) -> str | None:
-    """Return why an image is unknown, in words; None for one that is known."""
+    """Return why an image is unknown, in words. None: it is known."""
     if row.label >= 0:
         return None
     if row.is_far:
@@ -89,7 +97,12 @@ def because(row: Row, nearest: str) -> str | None:
 def strongest_prototypes(
     members: Sequence[Member], weights: Sequence[float], top: int
 ) -> list[dict[str, Any]]:
-    """Those of one class with the largest weights, of equal ones the better ranked first.
+    """Return the prototypes of a class with the largest weights, ties by rank.
+
+    Args:
+        members: file and id of each prototype, by rank.
+        weights: of each prototype.
+        top: number of prototypes at most.
 
     >>> strongest_prototypes([("a.png", 3), ("b.png", 7)], [0.25, 0.75], 1)
     [{'file': 'b.png', 'id': 7, 'weight': 0.75}]
@@ -102,7 +115,7 @@ def strongest_prototypes(
 
 
 def unicode_name(path: str) -> str:
-    """The path itself, unless its bytes are no text that could be written anywhere."""
+    """Return the path itself, or a printable form if its bytes are not valid text."""
     with contextlib.suppress(UnicodeEncodeError):
         path.encode()
         return path
@@ -110,4 +123,5 @@ def unicode_name(path: str) -> str:
 
 
 def json_number(value: float) -> float | str:
+    """Return the number, or its text if it is not finite."""
     return value if math.isfinite(value) else str(value)

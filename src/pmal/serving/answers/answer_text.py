@@ -1,4 +1,4 @@
-"""Answers as text: JSON and CSV piece by piece, so that a long list is never held; a table for people."""
+"""Answers as text: JSON and CSV piece by piece, so that a long list never fills the memory, or a table."""
 
 import csv
 import io
@@ -14,7 +14,7 @@ from pmal.serving.answers.image_files import BadFile
 
 Answer = Mapping[str, Any]
 Blocks = Iterable[Sequence[Answer]]
-"""What `answer_files` gives."""
+"""Answers, block by block."""
 
 _COLUMNS = ("image", "class", "nearest", "score", "threshold", "p", "because")
 _CSV_COLUMNS = (
@@ -24,7 +24,13 @@ _CSV_COLUMNS = (
 
 
 def json_text(about: Mapping[str, Any], blocks: Blocks, errors: Sequence[BadFile]) -> Iterator[str]:
-    """One object, an answer on each line. `errors` is read at the end: the blocks may still add to it."""
+    """Yield one JSON object piece by piece, with an answer on each line.
+
+    Args:
+        about: description of the model.
+        blocks: answers.
+        errors: files without an answer. It is read at the end, because the blocks may still add to it.
+    """
     yield f'{{"model": {json.dumps(about, allow_nan=False)}, "answers": ['
     comma = ""
     for block in blocks:
@@ -36,7 +42,7 @@ def json_text(about: Mapping[str, Any], blocks: Blocks, errors: Sequence[BadFile
 
 
 def csv_text(blocks: Blocks, top: int) -> Iterator[str]:
-    """A line per image, with `top` pairs of columns for its prototypes."""
+    """Yield a line for each image, with `top` pairs of columns for its prototypes."""
     pairs = [f"{name}_{rank}" for rank in range(1, top + 1) for name in ("prototype", "weight")]
     yield _csv_line([*_CSV_COLUMNS, *pairs])
     for block in blocks:
@@ -45,7 +51,7 @@ def csv_text(blocks: Blocks, top: int) -> Iterator[str]:
 
 
 def table_text(about: Mapping[str, Any], blocks: Blocks) -> Iterator[str]:
-    """All answers with aligned columns, and the rule that they follow. Without answers, nothing."""
+    """Yield all answers in aligned columns, and the rule behind them. Without answers, yield nothing."""
     rows = [row for block in blocks for answer in block for row in _table_rows(answer)]
     if not rows:
         return
@@ -57,14 +63,23 @@ def table_text(about: Mapping[str, Any], blocks: Blocks) -> Iterator[str]:
 
 
 def error_lines(errors: Iterable[BadFile]) -> list[str]:
-    """Each file that could not be answered, and why, on a line of its own."""
+    """Return one line for each file without an answer, with the reason."""
     return [printable(f"{bad.name}: {bad.reason}") for bad in errors]
 
 
 def write_answers(
     out: TextIO, form: str, about: Mapping[str, Any], blocks: Blocks, errors: Sequence[BadFile], top: int
 ) -> None:
-    """All answers as json, csv or table."""
+    """Write all answers as JSON, CSV or a table.
+
+    Args:
+        out: where to write.
+        form: json, csv or table.
+        about: description of the model.
+        blocks: answers.
+        errors: files without an answer.
+        top: number of prototypes in a line of CSV.
+    """
     if form == "json":
         pieces = json_text(about, blocks, errors)
     elif form == "csv":
@@ -76,7 +91,7 @@ def write_answers(
 
 
 def _table_rows(answer: Answer) -> list[list[str]]:
-    """A line for each prototype; what the image itself is stands on the first."""
+    """Return a line for each prototype. Only the first line describes the image."""
     names = [printable(answer[name]) for name in ("image", "class", "nearest")]
     p_value = "" if answer["p_value"] is None else f"{answer['p_value']:.3f}"
     why = printable(answer["because"] or "")
@@ -86,10 +101,10 @@ def _table_rows(answer: Answer) -> list[list[str]]:
 
 
 def _from_here(file: str) -> str:
-    """As it would be typed: without what leads to the folder in which the command runs."""
+    """Return the path as a user would type it: relative if the file is below the current folder."""
     try:
         return file.removeprefix(os.path.join(os.getcwd(), ""))
-    except OSError:  # that folder is gone
+    except OSError:  # the current folder was deleted
         return file
 
 
@@ -106,6 +121,6 @@ def _csv_row(answer: Answer, top: int) -> list[Any]:
 
 def _csv_line(row: Sequence[Any]) -> str:
     text = io.StringIO()
-    # A field is quoted for the characters of the line's end: with both, no name can break its line.
+    # Fields with characters of the line end are quoted. With both characters, no name can break its line.
     csv.writer(text, lineterminator="\r\n").writerow(row)
     return text.getvalue().removesuffix("\r\n") + "\n"

@@ -1,4 +1,4 @@
-"""Image files named by a user, found and decoded block by block. Imports no torch."""
+"""Image files given by a user, found and decoded block by block. Imports no torch."""
 
 import os
 import stat
@@ -15,7 +15,7 @@ from pmal.data.sources.folder import FileStore, list_files
 from pmal.errors import DataError
 
 BLOCK_IMAGES, BLOCK_BYTES = 1024, 1 << 28
-"""What is decoded at a time: enough for every core to have work, little enough to fit beside any model."""
+"""Limits of a block: large enough to give every core work, small enough to fit in memory with any model."""
 
 ARRAY_FILES = (".npz", ".parquet", ".safetensors")
 
@@ -24,7 +24,7 @@ Entry = dict[str, Any]
 
 @dataclass(frozen=True)
 class BadFile:
-    """What was to be answered and cannot be, and why."""
+    """A file or row that has no answer, and the reason."""
 
     name: str
     reason: str
@@ -40,7 +40,10 @@ class ReadBlock:
 
 
 def find_files(paths: Sequence[str]) -> tuple[list[str], list[BadFile]]:
-    """The files named, those in the folders named (as a data set of class folders has them), and the rest."""
+    """Return all image files that paths name, and the paths that cannot be used.
+
+    Folders are searched as a data set of class folders is.
+    """
     files: list[str] = []
     bad = []
     for path in paths:
@@ -56,7 +59,7 @@ def find_files(paths: Sequence[str]) -> tuple[list[str], list[BadFile]]:
 def read_images(
     files: Sequence[str], size: int, channels: int, advance: Advance | None = None
 ) -> Iterator[ReadBlock]:
-    """Decode the files block by block to (channels, size, size)."""
+    """Yield the files block by block, decoded to (channels, size, size)."""
     count = max(1, min(BLOCK_IMAGES, BLOCK_BYTES // (channels * size**2)))
     for start in range(0, len(files), count):
         block = files[start : start + count]
@@ -73,9 +76,14 @@ def answer_blocks(
     display: Display,
     answer: Callable[[Pixels, list[str]], list[Entry]],
 ) -> Generator[list[Entry], None, None]:
-    """Answers block by block, in the order of the files; those that cannot be read are added to `errors`.
+    """Yield answers block by block, in the order of the files.
 
-    shape: the side and the channels that the model takes.
+    Args:
+        files: image files.
+        shape: the side and the channels that the model takes.
+        errors: files that cannot be read are added to it.
+        display: shows the progress.
+        answer: returns the answers for images and their names.
     """
     with display.stage("predicting", len(files), "images") as advance:
         for block in read_images(files, *shape, advance):

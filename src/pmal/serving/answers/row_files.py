@@ -1,4 +1,4 @@
-"""What a user named, answered as the model takes it: images, or embeddings row by row. Imports no torch."""
+"""Answers for what a user has named, in the form the model takes: images, or rows of embeddings. No torch."""
 
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
@@ -22,9 +22,14 @@ def answer_paths(
     display: Display,
     answer: Callable[[Any, list[str]], list[Entry]],
 ) -> Generator[list[Entry], None, None]:
-    """Answers block by block to all that was named: images, or rows where the side of an image is 1.
+    """Return answers block by block, for images, or for rows if the side of an image is 1.
 
-    shape: the side and the channels that the model takes.
+    Args:
+        paths: files and folders.
+        shape: the side and the channels that the model takes.
+        errors: what has no answer is added to it.
+        display: shows the progress.
+        answer: returns the answers for images or embeddings and their names.
     """
     if shape[0] == 1:
         return answer_rows(paths, shape[1], errors, display, answer)
@@ -40,9 +45,14 @@ def answer_rows(
     display: Display,
     answer: Callable[[Vectors, list[str]], list[Entry]],
 ) -> Generator[list[Entry], None, None]:
-    """Answers block by block, in the order of files and rows; what cannot be answered is added to `errors`.
+    """Yield answers block by block, in the order of files and rows.
 
-    answer: gets embeddings (B, D, 1, 1), as the model takes them, and the names of their rows.
+    Args:
+        paths: files of embeddings.
+        width: channels that the model takes.
+        errors: what has no answer is added to it.
+        display: shows the progress.
+        answer: gets embeddings (B, D, 1, 1), as the model takes them, and the names of their rows.
     """
     stores = [store for path in paths if (store := _open(path, width, errors))]
     with display.stage("predicting", sum(map(len, stores)), "rows") as advance:
@@ -59,7 +69,7 @@ def answer_rows(
 
 
 def _open(path: str, width: int, errors: list[BadFile]) -> VectorStore | None:
-    """The rows of a file; None where there are none to answer."""
+    """Return the rows of a file. None: it has none that the model takes."""
     from pmal.data.rows.formats import is_embedding_file
     from pmal.data.rows.table import check_width, read_rows
 

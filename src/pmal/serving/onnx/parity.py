@@ -1,10 +1,11 @@
-"""Whether an exported graph answers as the model does, before anybody gets it.
+"""Checks that an exported graph answers as the model does, before it is used.
 
-Two questions. Given the graph's own embeddings and logits, are its scores and decisions those of PyTorch, all
-but the last digits of float64? And from the pixels on, where the network's float32 is rounded in another
-order, are the scores nearly the same, and the decisions the same? A difference is measured by the spread of
-the scores, because a score has no unit. An image that lies at the threshold, within the tolerance, may be
-decided either way, as it may between two batch sizes of PyTorch; such images are counted.
+There are two checks. First, from the graph's own embeddings and logits: its scores and decisions must be
+those of PyTorch, except for the last digits of float64. Second, from the pixels: the network's float32 is
+rounded in another order, so the scores must be nearly the same, and the decisions the same. A difference
+is a share of the spread of the scores, because a score has no unit. An image whose score is at the
+threshold, within the tolerance, may be decided either way, as it may between two batch sizes of PyTorch.
+Such images are counted.
 
 N images, B of them in a batch.
 """
@@ -29,15 +30,15 @@ from pmal.serving.onnx.onnx_model import BATCH, OnnxModel, Outputs
 SAME_INPUT, ROUNDED = 1e-6, 1e-3
 """Shares of the scores' spread by which a score may differ: from the same embeddings, and from pixels.
 
-Measured from pixels: 5e-6 of a small trained network, 2e-4 of an untrained resnet50. Either runtime is as far
-from float64 as the other.
+Measured from pixels: 5e-6 for a small trained network, 2e-4 for an untrained resnet50. Both runtimes differ
+equally from float64.
 """
 EMBEDDING = 1e-4
-"""Share of its length by which an embedding may differ. Measured: 1e-6 at most."""
+"""Share of its length by which an embedding may differ. The largest measured share is 1e-6."""
 SMALL_BATCHES, REPEATED = (1, 7), 15
-"""Other sizes of a batch, and how many images are asked again in them."""
+"""Other batch sizes, and the number of images that are run again in them."""
 OTHER_RATES = (0.8, 0.9)
-"""Of acceptance; the first that is not the model's own is asked for as well."""
+"""Acceptance rates. The first that is not the model's own is compared too."""
 RANDOM_IMAGES, PART_LIMIT = 64, 1000
 
 Floats = NDArray[np.float64]
@@ -45,27 +46,36 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Parity:
-    """How near the graph comes to PyTorch."""
+    """How much the graph differs from PyTorch."""
 
     images: int
     compared_on: str
-    """Which images these were, in words."""
+    """Description of the images."""
     score_difference: float
-    """The largest, over the spread of the scores."""
+    """The largest difference of a score, divided by the spread of the scores."""
     decisions_differ: int
-    """Images at the threshold, within the tolerance, that the two decide differently."""
+    """Number of images at the threshold, within the tolerance, that the two decide differently."""
 
 
 @dataclass(frozen=True, eq=False)
 class Images:
-    """uint8 (N, C, H, W) to compare on, or float32 embeddings (N, D, 1, 1), and what they are."""
+    """Images uint8 (N, C, H, W) or embeddings float32 (N, D, 1, 1) to compare on, and their description."""
 
     pixels: torch.Tensor
     text: str
 
 
 def check_parity(model: OpenSetModel, exported: OnnxModel, images: Images) -> Parity:
-    """Raises `PmalError` where scores or decisions differ by more than rounding can explain."""
+    """Compare an exported graph with the model, and return how much they differ.
+
+    Args:
+        model: the finished model.
+        exported: the graph.
+        images: to compare on.
+
+    Raises:
+        PmalError: scores or decisions differ by more than rounding explains.
+    """
     pixels = images.pixels.numpy()
     found = exported.run(pixels)
     z, logits = (torch.from_numpy(found[name]) for name in ("embedding", "logits"))
@@ -90,7 +100,13 @@ def check_parity(model: OpenSetModel, exported: OnnxModel, images: Images) -> Pa
 
 
 def images_to_check(model: OpenSetModel, run: Path, session: Session) -> Images:
-    """Test images of the run, where its data are to be found, pictures of prototypes, and random images."""
+    """Return test images of the run if its data are here, prototypes, and random images.
+
+    Args:
+        model: the finished model.
+        run: the run's folder.
+        session: device, data and display.
+    """
     spec = model.classifier.spec
     shape = (spec.channels, spec.image_size, spec.image_size)
     unit = "rows" if spec.image_size == 1 else "images"
@@ -110,7 +126,7 @@ def images_to_check(model: OpenSetModel, run: Path, session: Session) -> Images:
 
 
 def random_inputs(model: OpenSetModel, count: int) -> torch.Tensor:
-    """Return random images, or random embeddings with the mean and deviation of those trained on."""
+    """Return random images, or random embeddings with the mean and deviation of training embeddings."""
     network, spec = model.classifier, model.classifier.spec
     generator = torch.Generator().manual_seed(0)
     if spec.image_size == 1:
@@ -133,7 +149,7 @@ def _run_images(run: Path, size: int, channels: int, session: Session) -> dict[s
 def _compare(
     expected: Answers, found: Outputs, spread: float, tolerance: float, where: str
 ) -> tuple[float, int]:
-    """The largest difference of a score, in spreads, and how many images at the threshold differ."""
+    """Return the largest difference of a score, in spreads, and how many images at the threshold differ."""
     score_N, limit_N = expected.score.numpy(), expected.limits.numpy()
     z_ND = expected.z.cpu().numpy()
     length_N1 = np.linalg.norm(z_ND, axis=1, keepdims=True)
@@ -159,13 +175,16 @@ def _compare(
 
 
 def _difference(found_N: Floats, expected_N: Floats, spread: float) -> float:
-    """The largest, in spreads; the same infinity does not differ."""
+    """Return the largest difference, in spreads. Equal infinities do not differ."""
     with np.errstate(invalid="ignore"):
         return float((np.where(found_N == expected_N, 0.0, np.abs(found_N - expected_N)) / spread).max())
 
 
 def _same_p_values(found_N: Floats, expected_N: Floats) -> bool:
-    """Up to images whose score lies at that of a held-out one, where a last digit moves it by a rank."""
+    """Return whether p-values agree, except for images whose score equals a held-out one.
+
+    There, the last digit of a score changes the p-value by a rank.
+    """
     close_N = np.isclose(found_N, expected_N, rtol=0, atol=SAME_INPUT, equal_nan=True)
     return bool(close_N.mean() >= 0.99)
 
@@ -179,7 +198,7 @@ def _compare_weights(model: OpenSetModel, z: torch.Tensor, found: Outputs) -> No
 
 
 def _spread(score_N: Floats) -> float:
-    """What a difference of scores is measured by; where all are nearly the same, their size."""
+    """Return the unit of differences of scores; if all are nearly the same, it follows their size."""
     finite = score_N[np.isfinite(score_N)]
     if not len(finite):
         return 1.0

@@ -1,1 +1,1 @@
-"""What the sections of the report show, as numbers."""
+"""Numbers that the sections of the report show."""

@@ -1,4 +1,4 @@
-"""Embeddings in two dimensions: by openTSNE where it is installed, by principal components elsewhere."""
+"""Embeddings in two dimensions: by openTSNE if it is installed, else by principal components."""
 
 import importlib.util
 import warnings
@@ -10,18 +10,22 @@ from pmal.reporting.page.numbers.run_numbers import Floats
 
 ITERATIONS = 400
 EXACT_LIMIT = 1_500
-"""Below so many points Barnes-Hut is the quicker approximation, above it interpolation."""
+"""Below this number of points, Barnes-Hut is the faster approximation; above, interpolation is."""
 
 
 def layout_method() -> str:
-    """What `layouts` will use here."""
+    """Return the method that `layouts` uses on this machine."""
     return "t-SNE" if importlib.util.find_spec("openTSNE") else "PCA"
 
 
 def layouts(spaces: list[Floats], method: str) -> list[Floats]:
-    """One picture (N, 2) of each space (N, D) with the same N images, turned so that they can be compared.
+    """Return one layout (N, 2) of each space (N, D), turned so that they can be compared.
 
-    Directions are compared, not lengths, as the distance to prototypes does.
+    Directions are compared, not lengths, as in the distance to prototypes.
+
+    Args:
+        spaces: embeddings of the same N images.
+        method: "t-SNE" or "PCA".
     """
     flat = [_tsne(_unit(z_ND)) if method == "t-SNE" else _pca(_unit(z_ND)) for z_ND in spaces]
     first = [_normalized(flat[0])]
@@ -34,9 +38,9 @@ def _tsne(z_ND: Floats) -> Floats:
     count = len(z_ND)
     if count < 8:
         return _pca(z_ND)
-    # Signals wait for it: an error that is raised within its compiled code may crash the process.
+    # Signals are deferred: an error raised within its compiled code may crash the process.
     with deferred_signals(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about its own defaults and other libraries' future versions
+        warnings.simplefilter("ignore")  # about its own defaults and future versions of other libraries
         found = TSNE(
             perplexity=min(30.0, (count - 1) / 3),
             metric="euclidean",
@@ -44,10 +48,10 @@ def _tsne(z_ND: Floats) -> Floats:
             negative_gradient_method="bh" if count < EXACT_LIMIT else "fft",
             n_iter=ITERATIONS,
             random_state=0,
-            n_jobs=1,  # more would wait for each other on a busy machine, and round differently
+            n_jobs=1,  # more jobs would wait for each other on a busy machine, and round differently
         ).fit(z_ND)
     flat = np.asarray(found, dtype=np.float64)
-    return flat if np.isfinite(flat).all() else _pca(z_ND)  # of points that are all equal it makes NaN
+    return flat if np.isfinite(flat).all() else _pca(z_ND)  # t-SNE of equal points is NaN
 
 
 def _pca(z_ND: Floats) -> Floats:
@@ -66,14 +70,14 @@ def _unit(z_ND: Floats) -> Floats:
 
 
 def _normalized(flat_N2: Floats) -> Floats:
-    """Centered, with the farthest point at distance 1."""
+    """Return a centered layout whose largest coordinate is 1."""
     centered = flat_N2 - flat_N2.mean(axis=0)
     scaled: Floats = centered / (np.abs(centered).max() or 1.0)
     return scaled
 
 
 def _turned(flat_N2: Floats, like_N2: Floats) -> Floats:
-    """Rotated or mirrored, which changes no distance, to lie as near to another picture as possible."""
+    """Return a layout rotated or mirrored, so that it is as near to another as possible."""
     u, _, vt = np.linalg.svd(flat_N2.T @ like_N2)
     turned: Floats = flat_N2 @ (u @ vt)
     return turned

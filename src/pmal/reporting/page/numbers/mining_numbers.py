@@ -1,4 +1,4 @@
-"""What mining found, as plain numbers: how r is distributed, and which pictures stand along its axis."""
+"""The result of mining as plain numbers: the distribution of r, and the pictures along its axis."""
 
 import math
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ from pmal.reporting.page.numbers.run_numbers import Floats, Ints, rounded
 STEPS = (0.005, 0.01, 0.02, 0.05, 0.1)
 MOST_INTERVALS = 14
 PICTURES = 3
-"""Per interval and class."""
+"""Number of pictures per interval and class."""
 
 
 def intervals(r_N: Floats) -> Floats:
-    """Round edges that cover all r in at most 14 intervals.
+    """Return round edges that cover all r in at most 14 intervals.
 
     >>> intervals(np.array([0.08, 0.47])).tolist()
     [0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5]
@@ -32,9 +32,16 @@ def intervals(r_N: Floats) -> Floats:
 def robustness_figure(
     r_N: Floats, labels_N: Ints, correct_N: Floats, classes: Sequence[int], names: Sequence[str]
 ) -> dict[str, Any]:
-    """Counts, accuracy and pictures per interval of r: of all classes together, then of each one shown.
+    """Return counts, accuracy and pictures per interval of r: of all classes, then of each one shown.
 
-    correct_N: the share of the classifiers that name a training image correctly. Pictures are positions.
+    Pictures are positions of training images.
+
+    Args:
+        r_N: robustness of the training images.
+        labels_N: their classes.
+        correct_N: share of the classifiers that name each of them correctly.
+        classes: the classes that are shown.
+        names: of all classes.
     """
     edges = intervals(r_N)
     interval_N = np.clip(np.searchsorted(edges, r_N, side="right") - 1, 0, len(edges) - 2)
@@ -50,7 +57,14 @@ def robustness_figure(
 
 
 def least_robust(r_N: Floats, ids_N: Ints, members: Ints, most: int) -> list[int]:
-    """Positions of a class with the smallest r, the smallest first; equal ones in the order of their ids."""
+    """Return the positions in a class with the smallest r, the smallest first, ties by id.
+
+    Args:
+        r_N: robustness of all training images.
+        ids_N: their ids.
+        members: positions of the class.
+        most: number of positions at most.
+    """
     order = np.lexsort((ids_N[members], r_N[members]))
     positions: list[int] = members[order[:most]].tolist()
     return positions
@@ -70,16 +84,16 @@ def _per_interval(
 
 
 def _spread(part: Ints, r_N: Floats) -> list[int]:
-    """A few of them, from small to large r."""
+    """Return the positions of a few images of an interval, from small to large r."""
     by_r = part[np.argsort(r_N[part], kind="stable")]
-    # The middle of each third, not its ends: typical for the interval.
+    # The middle of each third is more typical of the interval than its ends.
     inner = [int((2 * i + 1) * len(by_r) / (2 * PICTURES)) for i in range(PICTURES)]
     chosen: list[int] = by_r[sorted(set(inner))].tolist() if len(by_r) >= PICTURES else by_r.tolist()
     return chosen
 
 
 def shown_classes(count: int, most: int) -> list[int]:
-    """The classes that have room in the report.
+    """Return the classes that the report shows, evenly spaced if there are more than `most`.
 
     >>> shown_classes(3, 40), len(shown_classes(1000, 40))
     ([0, 1, 2], 40)

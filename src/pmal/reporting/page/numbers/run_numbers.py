@@ -20,7 +20,7 @@ CURVE_POINTS = 240
 
 
 def rounded(values: Iterable[float], digits: int = 4) -> list[float | None]:
-    """For JSON, which has no NaN and no infinities: they become None.
+    """Return rounded values for JSON, in which NaN and infinities become None.
 
     >>> rounded([0.123456, float("inf")])
     [0.1235, None]
@@ -29,10 +29,15 @@ def rounded(values: Iterable[float], digits: int = 4) -> list[float | None]:
 
 
 def score_histogram(known_N: Floats, unknown_M: Floats | None, threshold: float | None) -> dict[str, Any]:
-    """Shares of the known and of the unknown images per interval of a score.
+    """Return the shares of known and of unknown images per interval of a score.
 
-    The axis covers the middle 99 % of all images and the threshold; what lies beyond counts in the last
-    interval on its side.
+    The axis covers the middle 99 % of all images and the threshold. Images beyond it count in the last
+    interval on their side.
+
+    Args:
+        known_N: scores of known images.
+        unknown_M: scores of unknown images. None: there are none.
+        threshold: None: there is none.
     """
     pooled = _finite(np.concatenate([known_N, unknown_M if unknown_M is not None else known_N[:0]]))
     limit = [threshold] if threshold is not None and math.isfinite(threshold) else []
@@ -50,9 +55,14 @@ def score_histogram(known_N: Floats, unknown_M: Floats | None, threshold: float 
 
 
 def open_set_curve(correct_N: Bools, known_N: Floats, unknown_M: Floats) -> dict[str, Any]:
-    """Shares accepted while the threshold rises: of the unknown, of the known, and of those named correctly.
+    """Return the shares accepted as the threshold rises: of unknown, of known, of correct known images.
 
-    known over unknown is the ROC, correct over unknown the curve that OSCR is the area of.
+    Known over unknown is the ROC. Correct over unknown is the curve whose area is OSCR.
+
+    Args:
+        correct_N: whether each known image is named correctly.
+        known_N: scores of known images.
+        unknown_M: scores of unknown images.
     """
     known_N, unknown_M = _nan_is_unknown(known_N), _nan_is_unknown(unknown_M)
     levels = np.unique(np.concatenate([known_N, unknown_M]))
@@ -69,7 +79,13 @@ def open_set_curve(correct_N: Bools, known_N: Floats, unknown_M: Floats) -> dict
 
 
 def confusion(truth_N: Ints, answer_N: Ints, classes: Sequence[int], rows: int) -> list[list[int]]:
-    """Counts of the answers per row of truth (0 .. rows - 1): the classes, all others, then unknown (-1).
+    """Return the counts of the answers per true class: the shown classes, all others, then unknown.
+
+    Args:
+        truth_N: row of each image; it is not counted if it is outside 0 .. rows - 1.
+        answer_N: its answer, -1 for unknown.
+        classes: the shown classes.
+        rows: number of rows.
 
     >>> confusion(np.array([0, 0, 1, 2]), np.array([0, -1, 1, 5]), classes=[0, 1], rows=3)
     [[1, 0, 0, 1], [0, 1, 0, 0], [0, 0, 1, 0]]
@@ -84,10 +100,10 @@ def confusion(truth_N: Ints, answer_N: Ints, classes: Sequence[int], rows: int) 
 
 
 def training_curves(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Loss and learning rate per epoch of every training in a log.
+    """Return loss and learning rate per epoch of every training in a log.
 
     An epoch that was trained again, after an interruption or with other settings, replaces the older one and
-    all that came after it.
+    all epochs after it.
 
     >>> log = [{"stage": "a", "epoch": e, "loss": l, "rate": 0.1} for e, l in [(1, 3.0), (2, 2.0), (1, 1.0)]]
     >>> training_curves(log)
@@ -118,7 +134,7 @@ def _shares(scores: Floats, edges: Floats) -> list[float | None]:
 
 
 def _along(x: Floats, y: Floats, most: int) -> Ints:
-    """Positions of points at equal steps along a rising curve, its ends among them."""
+    """Return the positions of points at equal steps along a rising curve, with both ends."""
     length = np.concatenate([[0.0], np.cumsum(np.diff(x) + np.diff(y))])
     if len(x) <= most:
         return np.arange(len(x))

@@ -1,4 +1,4 @@
-"""What other thresholds would do with the test images: the shares accepted along the axis of a score.
+"""The shares of test images that other thresholds would accept, along the axis of a score.
 
 N known images, M unknown ones.
 """
@@ -16,9 +16,15 @@ STEPS = 120
 def accepted_along(
     known_N: Floats, unknown_M: Floats | None, axis: tuple[float, float], stored: float | None
 ) -> dict[str, Any] | None:
-    """Return the shares accepted at thresholds along an axis, the stored one among them at `start`.
+    """Return the shares accepted at thresholds along an axis, with the stored one at `start`.
 
-    None where there is no stored one to start from.
+    None: there is no stored threshold.
+
+    Args:
+        known_N: scores of known images.
+        unknown_M: scores of unknown images. None: there are none.
+        axis: its two ends.
+        stored: the stored threshold.
 
     >>> found = accepted_along(np.array([0.1, 0.4]), np.array([0.4, 0.9]), (0.0, 1.0), 0.4)
     >>> found["at"][found["start"]], found["known"][found["start"]], found["unknown"][found["start"]]

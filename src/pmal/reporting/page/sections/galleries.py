@@ -1,4 +1,4 @@
-"""The chapters of a run's report that are made of pictures: the embedding, the prototypes, the robustness."""
+"""Sections of a run's report that show pictures: the embedding, the prototypes, the robustness."""
 
 from typing import Any
 
@@ -14,10 +14,10 @@ from pmal.reporting.page.pictures import Album
 from pmal.reporting.page.tested import CLASSES, Measured, Mined, RunFacts, short_name, unseen
 
 POINTS = 1_000
-"""Test images of each part in the embedding at most: seconds of t-SNE."""
+"""Largest number of test images of each part in the embedding, so that t-SNE takes seconds."""
 PER_ROW = 10
 FEW = 10
-"""Images in an interval of r of which the accuracy says little."""
+"""With fewer images in an interval of r, its accuracy says little."""
 
 
 def embedding_section(
@@ -28,10 +28,15 @@ def embedding_section(
     albums: tuple[Album, Album],
     method: str,
 ) -> Section:
-    """Test images and prototypes in two dimensions, before and after the optimization.
+    """Return test images and prototypes in two dimensions, before and after the optimization.
 
-    prototype_spaces: embeddings of all prototypes by the softmax and by the model, where there are any.
-    albums: of the test images, and of the training images.
+    Args:
+        tested: the test images and their answers.
+        mined: the training images and prototypes. None: the method has none.
+        prototype_spaces: embeddings of all prototypes by the softmax and by the model, if there are any.
+        facts: contents of the run's files.
+        albums: of the test images, and of the training images.
+        method: "t-SNE" or "PCA".
     """
     classes = shown_classes(len(facts.class_names), CLASSES)
     chosen, prototypes = _chosen_images(tested, classes), _chosen_prototypes(mined, classes)
@@ -61,7 +66,7 @@ def embedding_section(
 
 
 def prototypes_section(mined: Mined, facts: RunFacts, album: Album) -> Section:
-    """Per class: the prototypes in the order of choice, and the least robust images beside them."""
+    """Return the prototypes of each class in the order of choice, and its least robust images."""
     blocks = []
     for k in shown_classes(len(facts.class_names), CLASSES):
         name, members = facts.class_names[k], np.flatnonzero(mined.samples.labels == k)
@@ -82,7 +87,7 @@ def prototypes_section(mined: Mined, facts: RunFacts, album: Album) -> Section:
 
 
 def robustness_section(mined: Mined, facts: RunFacts, album: Album) -> Section:
-    """How r is distributed, with the accuracy in each interval and pictures along the axis."""
+    """Return the distribution of r, with the accuracy per interval and pictures along the axis."""
     classes = shown_classes(len(facts.class_names), CLASSES)
     data = robustness_figure(mined.r_N, mined.samples.labels, mined.correct_N, classes, facts.class_names)
     for group in data["groups"]:
@@ -106,7 +111,7 @@ def robustness_section(mined: Mined, facts: RunFacts, album: Album) -> Section:
 
 
 def _chosen_images(tested: Measured, classes: list[int]) -> Ints:
-    """Positions of the test images that are drawn, known ones first."""
+    """Return the positions of the test images that are drawn, known ones first."""
     known = np.flatnonzero(np.isin(tested.known.labels, classes))
     parts = [known[evenly(len(known), POINTS)]]
     if tested.unknown is not None:
@@ -118,7 +123,7 @@ def _chosen_prototypes(mined: Mined | None, classes: list[int]) -> Ints:
     if mined is None:
         return np.zeros(0, dtype=np.int64)
     labels, rank = mined.prototypes.labels.numpy(), mined.prototypes.rank.numpy()
-    # The first choices of every class, as many as leave the picture readable.
+    # The first choices of every class, so few that the picture stays readable.
     return np.flatnonzero(np.isin(labels, classes) & (rank < max(1, 400 // max(1, len(classes)))))
 
 

@@ -1,4 +1,4 @@
-"""The chapters of a run's report on how it came about: training curves, split, recipe, manifest."""
+"""Sections of a run's report on how it was made: training curves, split, recipe, manifest."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -25,11 +25,11 @@ ASKED_FIRST = (
     "optimization.margin",
     "optimization.weight",
 )
-"""The settings that are shown at once; the others one can open."""
+"""Settings that are shown at once. The others are folded."""
 
 
 def training_section(facts: RunFacts) -> Section | None:
-    """Loss and learning rate over the epochs, from log.jsonl."""
+    """Return loss and learning rate over the epochs, from log.jsonl. None: the log has no epochs."""
     curves = training_curves(facts.log)
     if not curves:
         return None
@@ -58,7 +58,7 @@ def training_section(facts: RunFacts) -> Section | None:
 
 
 def making_section(facts: RunFacts) -> Section:
-    """Split, recipe and manifest: what is needed to get these figures again."""
+    """Return split, recipe and manifest: what is needed to reproduce the figures."""
     shown = [("Split", _split(facts)), ("Recipe", _recipe(facts)), ("Manifest", _manifest(facts.manifest))]
     every = _setting_groups(facts.settings) + _manifest_groups(facts.manifest)
     blocks: list[Block] = [Facts(shown), Details("All settings, libraries and hardware", [Facts(every)])]

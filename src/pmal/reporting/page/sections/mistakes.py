@@ -1,4 +1,4 @@
-"""The chapter of a run's report that shows wrong answers: the most telling images of each kind."""
+"""The section of a run's report that shows wrong answers: the most confident mistakes of each kind."""
 
 import math
 
@@ -11,11 +11,11 @@ from pmal.reporting.page.pictures import Album
 from pmal.reporting.page.tested import Measured, RunFacts, unseen
 
 MOST = 24
-"""Pictures of each kind."""
+"""Largest number of pictures of each kind."""
 
 
 def mistakes_section(tested: Measured, facts: RunFacts, album: Album) -> Section:
-    """Unknown images that were accepted, and known ones that were rejected or taken for another class."""
+    """Return unknown images that were accepted, and known ones that were rejected or confused."""
 
     def gallery(title: str, wrong: Bools, known_first: bool) -> Gallery:
         found = most_telling(wrong, _p_values(tested), tested.model.scores[tested.score], known_first)
@@ -32,7 +32,13 @@ def mistakes_section(tested: Measured, facts: RunFacts, album: Album) -> Section
 
 
 def most_telling(wrong: Bools, p_values: Floats, scores: Floats, known_first: bool) -> Ints:
-    """Return positions of the most confident mistakes: by p-value, of equal ones by score.
+    """Return positions of the most confident mistakes: by p-value, ties by score.
+
+    Args:
+        wrong: which images have a wrong answer.
+        p_values: of all images.
+        scores: of all images.
+        known_first: whether confident means confidently known, else confidently unknown.
 
     >>> wrong, p_values = np.array([True, False, True, True]), np.array([0.2, 0.9, 0.7, 0.7])
     >>> most_telling(wrong, p_values, np.array([3.0, 0.0, 2.0, 1.0]), known_first=True).tolist()
@@ -45,7 +51,7 @@ def most_telling(wrong: Bools, p_values: Floats, scores: Floats, known_first: bo
 
 
 def _kinds(tested: Measured) -> list[tuple[str, Bools, bool]]:
-    """Return for each kind of mistake its title, its images, and whether those that look known come first."""
+    """Return title and images of each kind of mistake, and whether confidently known ones come first."""
     is_known = np.arange(len(tested.model.nearest)) < len(tested.known)
     confused = is_known.copy()
     confused[is_known] = ~tested.correct

@@ -1,4 +1,4 @@
-"""The chapters of a run's report that are made of numbers: results and classes."""
+"""Sections of a run's report that consist of numbers: results and classes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,20 +17,22 @@ MOST_UNKNOWN_ROWS = 12
 
 
 def percent(share: float) -> str:
+    """Return a share in percent, without the sign."""
     return f"{100 * share:.1f}"
 
 
 def interval(estimate: Mapping[str, float]) -> str:
+    """Return the interval of an estimate in percent, such as `89.0 to 91.2`."""
     return f"{percent(estimate['low'])} to {percent(estimate['high'])}"
 
 
 def deciding_score(found: Mapping[str, Any]) -> str:
-    """Return by which of the measured scores a model decides: with the typicality in it, where it counts."""
+    """Return the name of the measured score that decides: with typicality, if the model has it."""
     return DECISION if DECISION in found["scores"] else found.get("decision", {}).get("score", "")
 
 
 def headline(facts: RunFacts) -> list[Stat]:
-    """The figures at the top of the page."""
+    """Return the figures at the top of the page."""
     found = facts.metrics
     if found is None:
         return []
@@ -51,7 +53,7 @@ def headline(facts: RunFacts) -> list[Stat]:
 
 
 def summary(facts: RunFacts) -> str:
-    """The run in two sentences."""
+    """Return the run in one or two sentences."""
     epochs, encoder = facts.settings["training"]["epochs"], facts.settings["encoder"]["name"]
     second = facts.settings["optimization"].get("epochs") if METHODS[facts.method].mines else 0
     text = f"A network ({encoder}, {f'{epochs} + {second}' if second else epochs} epochs"
@@ -67,7 +69,10 @@ def summary(facts: RunFacts) -> str:
 
 
 def results_section(facts: RunFacts) -> Section | None:
-    """The table of metrics.json: every score of the model, and those of the softmax beside them."""
+    """Return the table of metrics.json: every score of the model, and those of the softmax.
+
+    None: the run has no metrics.
+    """
     found = facts.metrics
     if found is None:
         return None
@@ -101,7 +106,7 @@ def results_section(facts: RunFacts) -> Section | None:
 
 
 def classes_section(tested: Measured, mined: Mined | None, facts: RunFacts) -> Section:
-    """What each class is taken for, and figures of each class."""
+    """Return the confusion of classes, and figures of each class."""
     lead = "Rows are what an image is, columns what the model says; shares are of the row."
     if len(facts.class_names) > CLASSES:
         lead += f" {CLASSES} of {len(facts.class_names):,} classes are shown, evenly spaced."
@@ -110,7 +115,7 @@ def classes_section(tested: Measured, mined: Mined | None, facts: RunFacts) -> S
 
 
 def confusion_table(tested: Measured, facts: RunFacts) -> Table:
-    """Known classes, then the unknown ones, against the answers."""
+    """Return the counts of answers for known classes, then for unknown ones."""
     classes = shown_classes(len(facts.class_names), CLASSES)
     answer = tested.model.nearest if tested.answer is None else tested.answer
     names, truth = _truth_rows(tested, facts, classes)
@@ -134,7 +139,7 @@ def confusion_table(tested: Measured, facts: RunFacts) -> Table:
 
 
 def class_table(tested: Measured, mined: Mined | None, facts: RunFacts) -> Table:
-    """One line per class."""
+    """Return a table with one line per class."""
     labels, nearest_N = tested.known.labels, tested.model.nearest[: len(tested.known)]
     known_N, unknown_M = tested.split(tested.model.scores[tested.score])
     heads = ["class", "test images", "named correctly"]
@@ -190,7 +195,7 @@ def _result_note(facts: RunFacts) -> str:
 
 
 def _truth_rows(tested: Measured, facts: RunFacts, classes: Sequence[int]) -> tuple[list[str], Any]:
-    """Names of the rows, and the row of each test image (-1: not shown)."""
+    """Return the names of the rows, and the row of each test image (-1: not shown)."""
     row_of = {k: row for row, k in enumerate(classes)}
     names = [facts.class_names[k] for k in classes]
     truth = [row_of.get(int(label), -1) for label in tested.known.labels]

@@ -1,4 +1,4 @@
-"""The chapter of a run's report about its scores: histograms with thresholds, and curves."""
+"""The section of a run's report about its scores: histograms with thresholds, and curves."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -30,7 +30,7 @@ SCORES = {
 
 
 def scores_section(tested: Measured, facts: RunFacts) -> Section:
-    """Histograms of every score with its threshold, ROC and the OSCR curve."""
+    """Return histograms of every score with its threshold, ROC and the OSCR curve."""
     names = list(tested.model.scores)
     scores = [_score_data(name, tested, facts) for name in names]
     chosen = names.index(tested.score)
@@ -69,13 +69,13 @@ def _score_data(name: str, tested: Measured, facts: RunFacts) -> dict[str, Any]:
 
 
 def _accepted(name: str, tested: Measured, histogram: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What the score accepts while its threshold moves."""
+    """Return the shares that the score accepts as its threshold moves."""
     scores, edges = tested.model.scores[name], histogram["edges"]
     return accepted_along(*tested.split(scores), (edges[0], edges[-1]), histogram["threshold"])
 
 
 def _softmax_beside(name: str, tested: Measured, softmax: Answered, facts: RunFacts) -> dict[str, Any]:
-    """The softmax of the same run by the same score; where it has none such, by its probability."""
+    """Return curve and areas of the softmax by the same score, or by its probability if it has none."""
     own = name if name in softmax.scores else "probability"
     known_N, unknown_M = tested.split(softmax.scores[own])
     correct_N = softmax.nearest[: len(tested.known)] == tested.known.labels

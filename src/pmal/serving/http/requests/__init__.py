@@ -1,1 +1,1 @@
-"""What a request may hold: limits, uploads, rows, and how it is refused."""
+"""What a request may contain: limits, uploads, rows, and how it is rejected."""
