@@ -265,7 +265,7 @@ def _try_all(asked: argparse.Namespace) -> int:
 
     import pmal.benchmark.cells.running
     import pmal.pipeline
-    import pmal.report_writing
+    import pmal.reporting.page.run_report
     import pmal.serving.onnx.exporting  # noqa: F401
     from pmal._runtime.files import make_folder, write_json
     from pmal._runtime.manifest import code_revision, describe_environment

@@ -4,7 +4,7 @@
 
 A finding is any other exception, a process that ends, ten seconds without an answer, or more memory than the
 files of this size need (two GiB). It is written to `--found`, from where it goes, made smaller by hand, to
-tests/found/. Inputs that made a reader say something new are kept and changed further.
+tests/whole_runs/found/. Inputs that made a reader say something new are kept and changed further.
 """
 
 import argparse

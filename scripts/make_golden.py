@@ -1,9 +1,9 @@
 """Writes the golden files of this version: a bundle, its ONNX file, and what both answer.
 
-    python -m scripts.make_golden tests/golden/0.2
+    python -m scripts.make_golden tests/whole_runs/golden/0.2
 
-Every later version has to load them and to answer the same (tests/test_golden.py). They are made once for a
-version and never again.
+Every later version has to load them and to answer the same (tests/whole_runs/test_golden.py). They are made
+once for a version and never again.
 """
 
 import json
@@ -20,8 +20,8 @@ from pmal.rejection.bundle.saving import save_model
 from pmal.rejection.model import Rule
 from pmal.serving.onnx.exporting import export_onnx
 from pmal.serving.onnx.parity import Images
-from tests.golden_encoder import NAME, golden
 from tests.serving import tiny_model
+from tests.support.golden_encoder import NAME, golden
 
 
 def some_images() -> torch.Tensor:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pmal import report_writing as report
+from pmal.reporting.page import run_report as report
 from tests.support.command_line import assert_one_line_error
 from tests.support.report_runs import NAMES, write_photos
 

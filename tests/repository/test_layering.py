@@ -45,7 +45,6 @@ SHELLS = {
     "defaults",
     "estimator",
     "pipeline",
-    "report_writing",
 }
 
 

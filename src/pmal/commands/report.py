@@ -38,7 +38,7 @@ def report(
     """
     session = start_session(Resources(device, data_root, workers, memory_limit), as_json, AGAIN)
 
-    from pmal.report_writing import write_report
+    from pmal.reporting.page.run_report import write_report
 
     path = write_report(run, session, out=out)
     print(json.dumps({"report": str(path)}) if as_json else f"report: {path}")
@@ -47,7 +47,7 @@ def report(
 def report_after_fit(run: Path, session: "Session") -> Path | None:
     """The same at the end of a fit, which a report that cannot be drawn does not spoil: a line says why."""
     try:
-        from pmal.report_writing import write_report
+        from pmal.reporting.page.run_report import write_report
 
         return write_report(run, session)
     except Exception as error:

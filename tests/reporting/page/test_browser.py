@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from pmal.report_writing import write_report
+from pmal.reporting.page.run_report import write_report
 from tests.support.browser import open_page
 from tests.support.report_runs import NAMES, UNKNOWN_NAME, fit_photos
 

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from pmal import pipeline
-from pmal import report_writing as report
 from pmal._runtime.session import open_session
 from pmal.config import RunConfig, build
 from pmal.data.samples import Samples, VectorStore
@@ -23,6 +22,7 @@ from pmal.rejection.new_class import add_class
 from pmal.rejection.scores import LOGIT_SCORES
 from pmal.reporting import image_quality
 from pmal.reporting.audit import audit_run
+from pmal.reporting.page import run_report as report
 from pmal.reporting.page.sections.score_sections import SCORES
 from pmal.reporting.verdict import judge
 from pmal.run.run_folder import seal_again

@@ -10,8 +10,8 @@ import torch
 from pmal.encoders import registry
 from pmal.rejection.bundle.saving import load_model
 from pmal.serving.onnx.onnx_model import OnnxModel
-from tests.golden_encoder import NAME
-from tests.golden_encoder import golden as small_network
+from tests.support.golden_encoder import NAME
+from tests.support.golden_encoder import golden as small_network
 
 VERSIONS = sorted(path for path in Path(__file__).with_name("golden").iterdir() if path.is_dir())
 
