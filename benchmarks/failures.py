@@ -37,7 +37,7 @@ SHORT = [
 ]
 FIT = ["fit", "--epochs", "1", "--checkpoint-seconds", "0", "--no-report", *SHORT]
 PATIENCE = 300
-TIMES = ("log.jsonl", "manifest.json", ".lock")
+TIMES = ("log.jsonl", "manifest.json", "version.json", ".lock")
 OLD = "what was there before"
 ABORTED = "ended by a library"
 """safetensors and others abort the process where they get no memory: no line, and all else must hold."""

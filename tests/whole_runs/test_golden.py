@@ -19,7 +19,7 @@ VERSIONS = sorted(path for path in Path(__file__).with_name("golden").iterdir() 
 @pytest.fixture(params=VERSIONS, ids=lambda path: path.name)
 def golden(request, monkeypatch):
     """The folder of a version, images, and what was answered."""
-    monkeypatch.setitem(registry._FACTORIES, NAME, small_network)
+    monkeypatch.setitem(registry.ENCODERS._things, NAME, (small_network, __name__))
     found = json.loads((request.param / "answers.json").read_text())
     images = torch.tensor(found["images"], dtype=torch.uint8).view(-1, *found["shape"])
     return request.param, images, found

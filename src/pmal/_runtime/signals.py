@@ -53,9 +53,10 @@ def deferred_signals(patient: bool = False) -> Iterator[StopRequest]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    if request.signal_number is not None:
-        # The signal came after the last check of the request: now it acts as it would have without us.
-        signal.raise_signal(request.signal_number)
+        if request.signal_number is not None:
+            # The signal came after the last check of the request: now it acts as it would have without us.
+            # It is also why the block failed, if it did: other processes of the group got it as well.
+            signal.raise_signal(request.signal_number)
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ def test_two_convolutions_with_batch_norm_between_them(monkeypatch):
         first, second = nn.Conv2d(in_channels, 8, 3, padding=1, bias=False), nn.Conv2d(8, 5, 1, bias=False)
         return FeatureAdapter(nn.Sequential(first, nn.BatchNorm2d(8), nn.ReLU(True), second), num_features=5)
 
-    monkeypatch.setitem(registry._FACTORIES, "two", encoder)
+    monkeypatch.setitem(registry.ENCODERS._things, "two", (encoder, __name__))
     cost = training_cost(network("two", 16))
     first, second, head = 27 * 8 * 256, 8 * 5 * 256, 5 * 2
     # Of the first convolution nobody wants the gradient of the images.

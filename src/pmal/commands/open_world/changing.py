@@ -55,13 +55,22 @@ def find_place(run: Path) -> Place:
 @contextlib.contextmanager
 def only_change(place: Place) -> Iterator[None]:
     """Keep other processes out of a run while its model changes, and renew the checksums of the run."""
-    from pmal.run.run_folder import only_writer, seal_again
+    from pmal.rejection.bundle.versions import current_version
+    from pmal.run.run_folder import only_writer
 
     with only_writer(place.above) if place.of_run else contextlib.nullcontext():
+        if place.of_run and current_version(place.folder):
+            _seal(place.above)  # a command that failed after its change may have left the old checksums
         yield
         if place.of_run:
-            seal_again(place.above, "model")
-            seal_again(place.above, "versions")
+            _seal(place.above)
+
+
+def _seal(run: Path) -> None:
+    from pmal.run.run_folder import seal_again
+
+    for folder in ("model", "versions"):
+        seal_again(run, folder)
 
 
 def change_model(

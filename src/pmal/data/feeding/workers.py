@@ -9,7 +9,7 @@ import warnings
 import weakref
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import BaseContext
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, ClassVar, Generic, TypeVar
@@ -123,6 +123,7 @@ def _server_settings() -> Iterator[None]:
     """
     wanted = {"PYTHONSAFEPATH": "1", "OPENBLAS_NUM_THREADS": "1"}
     before = {name: os.environ[name] for name in wanted if name in os.environ}
+    resource_tracker.ensure_running()  # the server starts it otherwise, and that would unblock signals
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     os.environ.update(wanted)
     try:
