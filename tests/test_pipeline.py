@@ -19,16 +19,11 @@ from pmal.rejection.bundle.saving import load_model
 from pmal.run import run_folder as runs
 from pmal.run.run_folder import read_config
 from pmal.run.stages import STAGE_NAMES
+from tests.support.tiny_settings import TINY
 
 pytestmark = pytest.mark.slow
 
 CPU = torch.device("cpu")
-TINY = {
-    "data": {"limit": 40, "held_out": 0.25, "image_size": 12, "augmentation": "none"},
-    "encoder": {"name": "small"},
-    "training": {"epochs": 1, "batch_size": 32},
-    "mining": {"per_class": 3},
-}
 
 
 def tiny(**changes):

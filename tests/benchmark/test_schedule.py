@@ -69,7 +69,7 @@ def test_an_interrupted_cell_in_a_process_of_its_own_is_one_line(tmp_path, handl
     monkeypatch.setattr(schedule, "run_cell", lambda *words: signal.raise_signal(signal.SIGTERM))
     cell, places = tiny("softmax"), Places(tmp_path / "out", tmp_path / "work")
     with pytest.raises(SystemExit) as ended:
-        schedule._work(Planned(cell), places, CPU, 0, [0])
+        schedule._work(Planned(cell), places, CPU, 0, [0], [])
     assert ended.value.code == 143
     assert capsys.readouterr().err == f"error: {cell.name}: interrupted: {schedule.GO_ON}\n"
 
@@ -84,7 +84,7 @@ def processes(monkeypatch):
 
         def __init__(self, target, args):
             assert target is schedule._work
-            self.planned, _, _, self.position, self.beside = args
+            self.planned, _, _, self.position, self.beside, _ = args
             self.sentinel = self
 
         def start(self):
@@ -208,7 +208,7 @@ def child(monkeypatch, capsys):
 
         monkeypatch.setattr(schedule, "run_cell", fail)
         with pytest.raises(SystemExit) as caught:
-            schedule._work(Planned(tiny()), None, CPU, 0, [0])
+            schedule._work(Planned(tiny()), None, CPU, 0, [0], [])
         return caught.value.code, capsys.readouterr().err
 
     monkeypatch.setattr(schedule.os, "_exit", end)

@@ -2,7 +2,6 @@
 
 import json
 import signal
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,26 +9,17 @@ import torch
 
 from pmal import OpenSetClassifier
 from pmal._runtime.files import sha256, write_json
-from pmal.data.decoding.decode import encode_png
 from pmal.rejection.bundle.saving import load_model, save_model
 from pmal.rejection.model import Rule
 from pmal.run.run_folder import only_writer
 from pmal.serving.answers import image_files
-from tests.serving.tiny_model import CLASSES, HELD_OUT, make_model, pictures_of
+from tests.serving.tiny_model import CLASSES, make_model, pictures_of
+from tests.support.changing_models import listing, model_with_held_out, write_images
 from tests.support.command_line import assert_one_line_error
 
 pytestmark = pytest.mark.slow
 
 CPU = torch.device("cpu")
-
-
-def model_with_held_out(rule):
-    """The tiny model, which keeps the embeddings that an added class is measured on."""
-    model = make_model(rule)
-    with torch.no_grad():
-        z_ND, _ = model.classifier.embed(torch.cat([pictures_of(k, HELD_OUT, 2) for k in range(3)]))
-    labels_N = torch.arange(3).repeat_interleave(HELD_OUT)
-    return replace(model, calibration=model.calibration.keeping(z_ND, labels_N))
 
 
 @pytest.fixture
@@ -47,18 +37,6 @@ def run(tmp_path):
 def noise(tmp_path):
     """Eight images of no class, as files."""
     return write_images(tmp_path / "noise", pictures_of(3, 8, seed=5))
-
-
-def write_images(folder, images):
-    folder.mkdir()
-    for i, image in enumerate(images):
-        (folder / f"{i}.png").write_bytes(encode_png(image.permute(1, 2, 0).numpy()))
-    return folder
-
-
-def listing(folder):
-    files = [file for file in folder.rglob("*") if file.is_file() and file.name != ".lock"]
-    return {str(file): (file.stat().st_mtime_ns, sha256(file)) for file in files}
 
 
 def test_the_class_is_named_afterwards_and_what_changed_is_printed(run, noise, tmp_path, call):

@@ -99,6 +99,9 @@ def test_data_that_became_wider_is_told(run, made, tmp_path, call):
     np.savez(tmp_path / "e.npz", embeddings=np.repeat(vectors, 2, axis=1), labels=labels)
     config = tmp_path / "run" / "config.toml"
     config.write_text(config.read_text().replace(str(made / "e.npz"), str(tmp_path / "e.npz")))
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    del manifest["sha256"]["config.toml"]  # an edited file is refused otherwise
+    (tmp_path / "run" / "manifest.json").write_text(json.dumps(manifest))
     code, _, error = call("evaluate", tmp_path / "run")
     assert code == 3
     assert f"embeddings of {2 * WIDTH} numbers, but the model takes {WIDTH}" in error

@@ -117,10 +117,10 @@ def test_the_rule_can_be_changed(run, photos, call):
     [
         (["--score", "distanse"], "did you mean 'distance'?"),
         (["--accept", 1], "below 1"),
-        (["--threshold", 1, "--accept", 0.9], "leave out --accept"),
+        (["--threshold", 1, "--accept", 0.9], "leave out accept"),
         (["--threshold", "nan"], "pass a number"),
         (["--json", "--csv"], "choose one"),
-        (["--device", "cuda:77"], "--device cpu"),
+        (["--device", "cuda:77"], "device cpu"),
     ],
 )
 def test_wrong_use_is_told_in_one_line(run, photos, call, words, part):
@@ -140,7 +140,7 @@ def test_what_is_no_model_is_told_in_one_line(run, photos, tmp_path, call):
 
 def test_a_model_without_a_threshold_asks_for_one(tmp_path, photos, call):
     save_model(tmp_path / "m", make_model(Rule("logit"), prototypes=False, calibrated=False))
-    assert_one_line_error(call("predict", tmp_path / "m", photos), 2, "--threshold")
+    assert_one_line_error(call("predict", tmp_path / "m", photos), 2, "no threshold")
     code, out, _ = call("predict", tmp_path / "m", photos, "--threshold", 0, "--score", "energy")
     assert code == 0
     assert out.splitlines()[0].split() == ["image", "class", "nearest", "score", "threshold", "p", "because"]

@@ -111,6 +111,6 @@ def test_mistakes_are_told_in_one_line(run, tmp_path, call, monkeypatch):
         assert code == 2
         assert option in error
     save_model(tmp_path / "bare", make_model(Rule("logit"), prototypes=False, calibrated=False))
-    assert_one_line_error(call("serve", tmp_path / "bare", "--port", 0), 2, "--threshold")
+    assert_one_line_error(call("serve", tmp_path / "bare", "--port", 0), 2, "no threshold")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert_one_line_error(call("serve", run), 2, "pip install 'pmal[serve]'")

@@ -148,8 +148,8 @@ class Page:
         """A real server on a free port. It is asked what the page asks by curl, and ended."""
         make_server, failures = service_server.make_server, []
 
-        def visited(app):
-            server = make_server(app)
+        def visited(*words, **options):
+            server = make_server(*words, **options)
             run = server.run
 
             def run_and_visit(sockets):

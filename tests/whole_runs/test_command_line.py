@@ -188,7 +188,7 @@ WRONG_USE = {
     "--set training.precision=float": "did you mean 'float32'?",
     "--set encoder.options={width=3}": "width",
     "--set data.image_size=4": "8 or more",
-    "--device cuda:77": "--device cpu",
+    "--device cuda:77": "device cpu",
     "--known 3": "at least 2",
     "--set mining.quality=topolgy": "did you mean 'topology'?",
     "--set mining.diversity=gaps": "did you mean 'gap'?",

@@ -105,10 +105,10 @@ def test_an_interrupted_run_ends_with_the_same_bits(folder, call, monkeypatch):
 
 def test_wrong_use_is_one_line(folder, call):
     small = call("fit", "images", "--encoder", "small", "--finetune", "last", "--out", "run")
-    assert_one_line_error(small, 2, "--finetune last goes with a pretrained encoder, not with small")
+    assert_one_line_error(small, 2, "finetune last goes with a pretrained encoder, not with small")
     np.savez("features.npz", features=np.zeros((9, 4), np.float32), labels=np.arange(9) % 3)
     # Named: else a line before the error says which encoder was chosen.
     vectors = call("fit", "features.npz", "--encoder", "precomputed", "--finetune", "all", "--out", "run")
     assert_one_line_error(vectors, 2, "not with precomputed")
     folds = call(*words("run"), "--set", "data.folds=5")
-    assert_one_line_error(folds, 2, "data.folds does not go with --finetune")
+    assert_one_line_error(folds, 2, "data.folds does not go with finetune")

@@ -15,7 +15,7 @@ from pmal import pipeline
 from pmal._runtime.memory import memory_bytes
 from pmal.config import RunConfig, build, merge
 from pmal.data.sources._spool import make_spool, remove_dead_spools
-from tests.test_pipeline import TINY
+from tests.support.tiny_settings import TINY
 
 SHORT = ["--set", "data.limit=40", "--epochs", "1", "--no-report", "--set", "data.image_size=12"]
 
@@ -159,7 +159,7 @@ from pmal._engine import loop
 from pmal._runtime.progress import Lines
 from pmal._runtime.session import open_session
 from pmal.config import Resources, RunConfig, build
-from tests.test_pipeline import TINY
+from tests.support.tiny_settings import TINY
 step, old = 0, loop._Loop.run_step
 def run_step(self, *args):
     global step

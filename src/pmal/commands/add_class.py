@@ -18,7 +18,6 @@ from pmal.commands.open_world.changing import (
 )
 from pmal.commands.options import AGAIN, DeviceOption, JsonOption, start_session
 from pmal.config import Resources
-from pmal.data.samples import UNKNOWN_NAME
 from pmal.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -87,6 +86,7 @@ def _add(classifier: "OpenSetClassifier", name: str, paths: list[str]) -> Added:
 
 def _add_named(classifier: "OpenSetClassifier", table: Path) -> Added:
     """Add every class that a table names."""
+    from pmal.data.samples import UNKNOWN_NAME
     from pmal.reporting.page.discovery.names_table import read_names
     from pmal.serving.answers.rejected import samples_by_name
 

@@ -9,8 +9,8 @@ import torch
 from pmal.rejection.bundle.saving import load_model, save_model
 from pmal.rejection.model import Rule
 from pmal.reporting.page.discovery import groups_page
-from tests.commands.test_add_class import listing, model_with_held_out, write_images
 from tests.serving.tiny_model import CLASSES, pictures_of
+from tests.support.changing_models import listing, model_with_held_out, write_images
 from tests.support.command_line import assert_one_line_error
 
 CPU = torch.device("cpu")

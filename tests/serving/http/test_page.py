@@ -254,7 +254,7 @@ def test_other_models(model):
     served = serve_model(model)
     with running_model(served) as (_, port), open_page(f"http://127.0.0.1:{port}/") as page:
         page.wait_for_selector("html[data-ready]")
-        (expected,) = served.answer([(pictures_of(0, 1, 7)[0], "a", 1)])
+        (expected,) = served.answer([(pictures_of(0, 1, 7)[0].numpy(), "a", 1)])
         drop(page, ("a.png", png(0)))
         wait_for_answer(page, expected["class"])
         assert page.is_visible("#rate-block") == (model.calibration is not None)

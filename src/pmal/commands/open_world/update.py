@@ -18,7 +18,6 @@ from pmal.commands.open_world.changing import (
 )
 from pmal.commands.options import AGAIN, DeviceOption, JsonOption, start_session
 from pmal.config import Resources
-from pmal.data.samples import UNKNOWN_NAME
 from pmal.errors import UsageError
 
 if TYPE_CHECKING:
@@ -55,6 +54,7 @@ def update(
 
 
 def _update(classifier: "OpenSetClassifier", table: Path) -> "Renewed":
+    from pmal.data.samples import UNKNOWN_NAME
     from pmal.reporting.page.discovery.names_table import read_names
     from pmal.serving.answers.rejected import samples_by_name
 
@@ -67,7 +67,9 @@ def _update(classifier: "OpenSetClassifier", table: Path) -> "Renewed":
             raise UsageError(f"{table}: no class '{name}' in this model: {fix}")
     files = [file for found in named.values() for file in found]
     labels: list[Any] = [
-        -1 if name == UNKNOWN_NAME and name not in known else class_label(classifier, name)
+        classifier.unknown_label
+        if name == UNKNOWN_NAME and name not in known
+        else class_label(classifier, name)
         for name, found in named.items()
         for _ in found
     ]

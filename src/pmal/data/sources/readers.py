@@ -207,7 +207,10 @@ def _locate_or_fail(name: str, root: Path | None) -> tuple[Path, Callable[[Path]
     found = _locate(name, root)
     if found is not None:
         return found
-    known, fix = NAMED[name], f"name its folder by the data root or ${DATA_ROOT_VARIABLE}"
+    known, fix = (
+        NAMED[name],
+        f"name its folder by --data-root, data_root= in Python, or ${DATA_ROOT_VARIABLE}",
+    )
     if root is None:
         raise DataError(
             f"data set '{name}' needs a data root: {fix} (looked for: {', '.join(_tells(known))})"
