@@ -186,7 +186,9 @@ def test_a_class_more(run, tmp_path, call):
     np.savez(tmp_path / "ask.npz", embeddings=vectors[:1])
     answer = json.loads(call("predict", tmp_path / "run", tmp_path / "ask.npz", "--json")[1])["answers"][0]
     assert answer["class"] == "fox"
-    assert answer["prototypes"][0]["file"].startswith(f"{tmp_path}/fox.npz[")
+    assert answer["prototypes"][0]["file"].startswith("fox.npz["), (
+        "a path of this machine is nobody's business"
+    )
 
 
 @pytest.mark.parametrize("kind", ["nan", "wide", "mixed", "picture", "two"])

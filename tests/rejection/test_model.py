@@ -245,7 +245,7 @@ def test_only_the_score_that_decides_is_computed(model, monkeypatch):
     def refuse(*args):
         raise AssertionError("not needed")
 
-    monkeypatch.setattr("pmal.rejection.scores._neighbor_score", refuse)
+    monkeypatch.setattr("pmal.rejection.scores.Reference.neighbor_score", refuse)
     model.answer(pictures(3))
     with pytest.raises(AssertionError, match="not needed"):
         dataclasses.replace(model, rule=Rule("combined", 0.5)).answer(pictures(3))

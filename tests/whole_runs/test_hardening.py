@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from pmal import pipeline
 from pmal._runtime.memory import memory_bytes
 from pmal.config import RunConfig, build, merge
 from pmal.data.sources._spool import make_spool, remove_dead_spools
+from pmal.run.run_folder import check_sums
 from tests.support.tiny_settings import TINY
 
 SHORT = ["--set", "data.limit=40", "--epochs", "1", "--no-report", "--set", "data.image_size=12"]
@@ -170,3 +172,20 @@ loop._Loop.run_step = run_step
 session = open_session(Resources("cpu", checkpoint_seconds=0.0), Lines())
 pipeline.fit(build(RunConfig, TINY), Path(sys.argv[1]), session)
 """
+
+
+def test_a_class_whose_checksums_could_not_be_written_is_there_when_it_is_added_again(
+    home, call, tmp_path, monkeypatch
+):
+    run = shutil.copytree(home / "run", tmp_path / "run")
+    words = ("add-class", run, "owl", home / "photos" / "owl")
+
+    def full(*_):
+        raise OSError(28, "No space left on device", str(run / "manifest.json"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pmal.run.run_folder.seal_again", full)
+        assert call(*words)[0] == 1
+    code, _, error = call(*words)
+    assert (code, "exists already" in error) == (2, True)
+    check_sums(run)
