@@ -132,7 +132,7 @@ def named_plugins() -> tuple[str, ...]:
 
 
 def check_known(used: Sequence[tuple[Registry[Any], str, str]]) -> None:
-    """Refuse names that came from plugins, as a file says, where no plugin that is here has them.
+    """Refuse names that came from plugins, as a file says, if no plugin that is here has them.
 
     Args:
         used: Registry, name, and the module that the file names. It is named in the message, never imported.

@@ -15,10 +15,10 @@ def plain_cell(value: str | int) -> str | int:
 
 
 def printable(text: str) -> str:
-    """Return the text on one line and in valid Unicode, whatever bytes a file name has.
+    r"""Return the text on one line and in valid Unicode, whatever bytes a file name has.
 
-    >>> printable("größe <1>"), printable("two\\nlines")
-    ('größe <1>', 'two\\\\nlines')
+    >>> printable("größe <1>"), printable("two\nlines")
+    ('größe <1>', 'two\\nlines')
     """
     return text if text.isprintable() else repr(text)[1:-1]
 

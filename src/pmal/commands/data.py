@@ -51,7 +51,7 @@ def data_check(source: SourceArgument, data_root: DataRootOption = None, as_json
 
     Classes without images or with few, unreadable, tiny and flat images, equal and nearly equal ones in
     different classes or in training and test. Of embeddings: rows that are NaN,
-    zero or equal. The exit code is 3 where `pmal fit` would refuse the data, or where a row is NaN.
+    zero or equal. The exit code is 3 if `pmal fit` would refuse the data, or if a row is NaN.
     """
     session = start_session(Resources(data_root=data_root), as_json, AGAIN)
 
@@ -110,7 +110,7 @@ def data_splits(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """The known and unknown classes of every split, and what is wrong with the published lists."""
+    """Print the known and unknown classes of every split, and what is wrong with the published lists."""
     from pmal.data.splits.protocols import as_json as splits_as_json
     from pmal.data.splits.protocols import list_families, split_defects, splits
 

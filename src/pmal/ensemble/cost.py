@@ -17,7 +17,7 @@ class Cost:
 
     @property
     def forward_flops(self) -> int:
-        """A product and its sum are two."""
+        """Operations of one pass; a product and its sum are two."""
         return 2 * self.multiplications
 
 

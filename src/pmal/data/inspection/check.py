@@ -97,7 +97,7 @@ def _part_result(part: PartLooks) -> dict[str, Any]:
 
 
 def _spread(values: NDArray[np.int32]) -> dict[str, float] | None:
-    """Least, median and most; None of nothing."""
+    """Return least, median and most; None for no values."""
     if not len(values):
         return None
     return {"min": int(values.min()), "median": float(np.median(values)), "max": int(values.max())}

@@ -1,4 +1,4 @@
-"""What a check found, for people: the parts, the problems with names, and what to do next."""
+"""What a check found, as text: the parts, the problems with names, and what to do next."""
 
 import shlex
 import statistics
@@ -111,7 +111,7 @@ def _item_line(item: dict[str, Any]) -> str:
 
 
 def _image_words(image: dict[str, str], with_part: bool) -> str:
-    """By the last parts of its path, which has the class in it as a rule."""
+    """Return an image by the last parts of its path, which as a rule has the class in it."""
     name = short_path(image["name"])
     part = f"{image['part']} " if with_part else ""
     return f"{part}{name}" if name.startswith(f"{image['class']}/") else f"{part}{name} ({image['class']})"

@@ -24,7 +24,7 @@ class _DtypeStandIn:
         self.code = code.decode("latin1") if isinstance(code, bytes) else code
 
     def __setstate__(self, state: object) -> None:
-        """Byte order and alignment: without meaning for single bytes."""
+        """Ignore byte order and alignment: they mean nothing for single bytes."""
 
 
 class _ArrayStandIn:
@@ -85,7 +85,7 @@ class _Unpickler(pickle._Unpickler):
 
 
 def unpickle_arrays(data: bytes, origin: str) -> dict[str, object]:
-    """Python 2's pickle of a dictionary of plain values and byte arrays; `origin` is named in errors."""
+    """Return Python 2's pickle of a dictionary of plain values and byte arrays; errors name `origin`."""
     try:
         content = _Unpickler(io.BytesIO(data), encoding="bytes").load()
     except _RefusedError as refused:
