@@ -259,7 +259,7 @@ def predict(
 def mine(
     embeddings: Annotated[Path, typer.Argument(metavar="EMBEDDINGS", help=".npz, .safetensors or .parquet.")],
     out: Annotated[Path, typer.Option(help="Writes OUT.json, OUT.safetensors, OUT.csv, OUT.samples.csv.")],
-    heads: Annotated[int, typer.Option(min=2, help="Linear heads to fit where the file has none.")] = 2,
+    heads: Annotated[int, typer.Option(min=2, help="Linear heads to fit if the file has none.")] = 2,
     epsilon: Annotated[float, typer.Option(help=MINING_HELP["epsilon"])] = MiningConfig.epsilon,
     per_class: Annotated[int, typer.Option(min=1, help=MINING_HELP["per_class"])] = MiningConfig.per_class,
     quality: Annotated[str, typer.Option(help=MINING_HELP["quality"])] = MiningConfig.quality,

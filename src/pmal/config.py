@@ -230,13 +230,13 @@ class OptimizationConfig(Checked):
     temperature: Annotated[float, ZeroOr(Within(1e-4))] = 0.0
     """Of the prototype loss: at 0, the paper's hinge, only the nearest other class counts; above 0 all do."""
     weight: Annotated[float, Within(0)] = 1.0
-    """Weight of the prototype loss beside the cross entropy."""
+    """Weight of the prototype loss next to the cross entropy."""
     distance: Annotated[str, OneOf(("point-to-set", "nearest"))] = "point-to-set"
     """point-to-set (attention over a class's prototypes) or nearest (the nearest prototype alone)."""
     init: Annotated[str, OneOf(("warm", "scratch"))] = "warm"
     """warm (from the first classifier) or scratch (from new random weights)."""
     refresh: Annotated[int, Within(0)] = 0
-    """Prototypes embedded anew at each step, in turn. 0: all up to two batches of them, else one batch."""
+    """Prototypes embedded again at each step, in turn. 0: all up to two batches of them, else one batch."""
 
 
 @dataclass(frozen=True)

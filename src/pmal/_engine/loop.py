@@ -56,7 +56,7 @@ def training_set(train: Part, session: Session) -> TrainingSet:
     data, ranks = TrainingSet(train.images, train.labels(session.device), train.samples.ids), session.ranks
     own = data.digest  # by all at the same time
     if ranks.by_first(lambda: own) != own:
-        raise DataError(f"process {ranks.rank} reads other training images than process 0: copy them anew")
+        raise DataError(f"process {ranks.rank} reads other training images than process 0: copy them again")
     return data
 
 

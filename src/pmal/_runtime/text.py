@@ -32,6 +32,15 @@ def short_path(path: str) -> str:
     return "/".join(PurePath(path).parts[-2:])
 
 
+def counted(count: int, unit: str) -> str:
+    """Return a number with its unit, in the plural unless it is 1.
+
+    >>> counted(1, "epoch"), counted(1200, "epoch")
+    ('1 epoch', '1,200 epochs')
+    """
+    return f"{count:,} {unit}{'s' * (count != 1)}"
+
+
 def duration(seconds: float) -> str:
     """Return a duration in readable units.
 

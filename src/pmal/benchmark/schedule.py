@@ -37,7 +37,7 @@ from pmal.plugins import load_plugin, named_plugins
 if TYPE_CHECKING:
     from multiprocessing.sharedctypes import SynchronizedArray
 
-GO_ON = "run the same command again to go on where it stopped"
+GO_ON = "run the same command again to resume where it stopped"
 _LOOK_SECONDS = 0.5
 """How often those that wait look whether the classifier that they need is there."""
 

@@ -151,7 +151,7 @@ def _show_plan(
 
 @benchmark_app.command("table")
 def table(
-    paper: Annotated[bool, typer.Option("--paper", help="The paper's tables, beside its figures.")] = False,
+    paper: Annotated[bool, typer.Option("--paper", help="The paper's tables, next to its figures.")] = False,
     number: Annotated[
         int | None, typer.Option("--table", min=1, max=5, help="One of the paper's tables alone.")
     ] = None,

@@ -41,7 +41,7 @@ CacheOption = Annotated[str | None, typer.Option(metavar="FOLDER", help=RESOURCE
 FromOption = Annotated[
     str | None,
     typer.Option(
-        "--from", metavar="STAGE", help=f"Do this stage and all after it anew: {', '.join(STAGE_NAMES)}."
+        "--from", metavar="STAGE", help=f"Do this stage and all after it again: {', '.join(STAGE_NAMES)}."
     ),
 ]
 OnlyOption = Annotated[
@@ -60,7 +60,7 @@ SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", help="Any other setting: section.field=value. May be repeated."),
 ]
-GO_ON = "run the same command again to go on where it stopped"
+GO_ON = "run the same command again to resume where it stopped"
 AGAIN = "nothing was written"
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
 

@@ -57,7 +57,7 @@ class FeatureAdapter(Encoder):
         z_BD = pooled(features)
         if z_BD.shape[1] != self.num_features:
             raise UsageError(
-                f"{_kind(self.body)} returned {z_BD.shape[1]} features where {self.num_features} were "
+                f"{_kind(self.body)} returned {z_BD.shape[1]} features, but {self.num_features} were "
                 "promised: set num_features to what it returns"
             )
         return z_BD

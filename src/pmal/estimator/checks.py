@@ -225,7 +225,7 @@ def check_fit_again(estimator: Any, problem: Problem) -> None:
     labels = estimator.predict(np.concatenate([problem.known, problem.unknown])).tolist()
     strange = set(labels) - {*names.tolist(), UNKNOWN}
     assert not strange, f"predict: {strange.pop()!r} is neither a label of y nor -1"
-    assert UNKNOWN in labels, "predict: expected -1 for some unknown samples where labels are text"
+    assert UNKNOWN in labels, "predict: expected -1 for some unknown samples when labels are text"
 
 
 FITTED_CHECKS: tuple[Callable[[Any, Problem], None], ...] = (

@@ -494,5 +494,5 @@ def read_record(
     except (KeyError, TypeError, AttributeError):
         valid = False
     if not valid or tuple(names) != model.class_names:
-        raise DataError(f"{path}: does not belong to the model beside it: save the classifier again")
+        raise DataError(f"{path}: does not belong to the model next to it: save the classifier again")
     return params | given, kind, {"feature_names_in_": np.array(columns, dtype=object)} if columns else {}

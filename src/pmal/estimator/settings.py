@@ -80,7 +80,7 @@ def _of_one_class(params: Mapping[str, Any]) -> dict[str, Any]:
     """
     if params["method"] not in ("pmal", "softmax") or params["reject_by"] not in ("auto", "probability"):
         raise UsageError(
-            "1 class: it is told from all else by how typical samples are alone: leave method and reject_by "
+            "1 class: only the typicality of samples tells it from all else: leave method and reject_by "
             "out, or pass 2 classes or more"
         )
     return {"method": "softmax", "rejection": {"score": "probability"}}

@@ -84,7 +84,7 @@ def check_sums(run: Path) -> None:
     for name, digest in sums.items():
         file = run / name
         if _is_final(Path(name)) and file.is_file() and sha256(file) != digest:
-            fix = "restore it, or make it anew by `pmal fit --from` its stage"
+            fix = "restore it, or make it again by `pmal fit --from` its stage"
             raise DataError(
                 f"{file}: not the file that the run has left (its sum in {MANIFEST} differs): {fix}"
             )

@@ -41,7 +41,7 @@ class Problem:
 
     kind: str
     level: str
-    """error: `pmal fit` refuses the data; warning: it makes the result worse; note: good to know."""
+    """error: `pmal fit` rejects the data; warning: it makes the result worse; note: good to know."""
     title: str
     """What it is, after the number of cases: "images cannot be read"."""
     advice: str

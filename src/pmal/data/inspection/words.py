@@ -28,10 +28,10 @@ def verdict(found: dict[str, Any], typed: str = "SOURCE") -> str:
     """Return one line: whether the data can be used, and what to do next."""
     serious = [problem for problem in found["problems"] if problem["level"] != "note"]
     if not found["usable"]:
-        return "`pmal fit` refuses the data: mend what stands first, then check again"
+        return "`pmal fit` rejects the data: fix what is listed first, then check again"
     fit = f"pmal fit {shlex.quote(printable(typed))} --out RUN"
     if not serious:
-        return f"usable, nothing to mend; next: {fit}"
+        return f"usable, nothing to fix; next: {fit}"
     return f"usable; look first at {count_words(serious[0])}; then: {fit}"
 
 

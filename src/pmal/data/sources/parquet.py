@@ -176,7 +176,7 @@ def _shards(folder: Path) -> dict[str, list[Path]]:
         found = re.match(r"(train|test|valid|validation|val)[-_.]", file.name)
         parts.setdefault(found[1] if found else "", []).append(file)
     if list(parts) != [""] and "train" not in parts:
-        raise DataError(f"{folder}: no train-*.parquet beside {files[0].name}: add it, or give one file")
+        raise DataError(f"{folder}: no train-*.parquet next to {files[0].name}: add it, or give one file")
     return parts
 
 

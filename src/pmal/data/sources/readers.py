@@ -145,7 +145,7 @@ def check_outside(out: Path, source: str) -> None:
     folder = Path(os.path.expanduser(source))
     if not is_named(source) and not _holds_parquet(folder) and holds_samples_at(folder, out):
         raise UsageError(
-            f"--out {out} lies in the data {folder}, where it would be read as a class: choose another --out"
+            f"--out {out} is in the data {folder}, where it would be read as a class: choose another --out"
         )
 
 
@@ -198,7 +198,7 @@ def _read_cifar100_test(root: Path | None) -> Samples:
 
 def _check_count(samples: Samples, expected: int, path: Path) -> None:
     if len(samples.class_names) != expected:
-        raise DataError(f"{path}: {len(samples.class_names)} classes, where the set has {expected}")
+        raise DataError(f"{path}: {len(samples.class_names)} classes, but the set has {expected}")
 
 
 def _root(data_root: str | Path | None) -> Path | None:

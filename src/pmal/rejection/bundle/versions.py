@@ -75,7 +75,7 @@ def find_version(folder: Path, number: int) -> Path:
         raise UsageError(f"{folder}: no version {number} of this model: {listed}")
     found = versions_folder(folder) / str(number) / MODEL
     if digest_of(found) != known[number].digest:
-        raise DataError(f"{found}: not the files that {ABOUT} beside it names: restore them from a copy")
+        raise DataError(f"{found}: not the files that {ABOUT} next to it names: restore them from a copy")
     return found
 
 
@@ -118,7 +118,7 @@ def _renew(
 ) -> Version:
     check_changeable(folder)
     if digest_of(folder) != before:
-        raise UsageError(f"{folder} was changed by another process meanwhile: run the command again")
+        raise UsageError(f"{folder} was changed by another process in the meantime: run the command again")
     current = current_version(folder)
     if current is None:
         kept = {file.name: read_json(file) for file in _beside(folder) if file.name in beside}

@@ -90,7 +90,7 @@ class Service:
             except Exception as error:
                 reason = str(error) if isinstance(error, PmalError) else repr(error)
                 self.metrics.reloads.labels("failed").inc()
-                self.say(f"reload failed, the old model goes on answering: {reason}")
+                self.say(f"reload failed, the old model continues to answer: {reason}")
                 return
             self.served, self.keys = served, keys
             self._show_model()

@@ -55,7 +55,7 @@ def output_paths(folder: Path, out: Path | None, force: bool) -> tuple[Path, Pat
     if file.suffix != ".onnx":
         raise UsageError(f"--out {file}: the name must end in .onnx")
     if folder in (file.resolve(), *file.resolve().parents):
-        raise UsageError(f"--out {file} lies in the folder of the model: choose another place")
+        raise UsageError(f"--out {file} is in the folder of the model: choose another place")
     card = file.with_suffix(".md")
     for path in (file, card):
         if path.is_dir():

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from pmal._runtime.text import printable
+from pmal._runtime.text import counted, printable
 from pmal.reporting.tables import COLUMNS, with_interval
 from pmal.serving.onnx.onnx_model import OnnxHeader
 from pmal.serving.onnx.parity import Parity
@@ -160,7 +160,7 @@ def _training(metrics: Mapping[str, Any] | None) -> str:
     return (
         f"Source {_code(str(about['source']))}, split {about['split']}: {about['known_classes']} known and "
         f"{about['unknown_classes']} unknown classes. Method {about['method']}, encoder {about['encoder']}, "
-        f"{about['epochs']} epochs, {about['augmentation']} augmentation, seed {about['seed']}."
+        f"{counted(about['epochs'], 'epoch')}, {about['augmentation']} augmentation, seed {about['seed']}."
     )
 
 

@@ -41,7 +41,7 @@ class _ArrayStandIn:
                 self.pixels = _filled(shape, raw, "F" if by_column else "C")
             case (_, _, _DtypeStandIn(code=code), *_) if code != "u1":
                 raise _RefusedError(
-                    f"an array of type {str(code)[:20]!r}, where only unsigned bytes are admitted"
+                    f"an array of type {str(code)[:20]!r}, but only unsigned bytes are accepted"
                 )
             case _:
                 raise _RefusedError("an array in a form that CIFAR's files do not use")
