@@ -22,7 +22,7 @@ class Cost:
 
 
 def network_cost(network: Classifier) -> Cost:
-    """Return what torch counts while one black image goes through the network, where it is."""
+    """Return what torch counts while one black image goes through the network, on its device."""
     # Importing it, and what it imports when it begins, takes about a second.
     from torch.utils.flop_counter import FlopCounterMode
 

@@ -35,7 +35,7 @@ class HeadConfig:
 
 
 def first_head(config: RunConfig) -> HeadConfig:
-    """Return the classifiers' head. It has the finished network's options unless that has another head."""
+    """Return the classifiers' head. Options given are its own unless the finished network has another."""
     method = METHODS[config.method]
     return _complete(method.head, {} if method.final else config.method_options)
 

@@ -10,7 +10,7 @@ are independent and uniform, exactly.
 whom one keeps his money and the others bet on small ranks, that is on unknown-looking images, and a
 hundredth of the money changes hands each time. Under exchangeability the capital ever reaches c with a
 probability of at most 1 / c (Ville), whatever the number of answers. All bets fall with the rank, so the
-promise holds as well if ranks are larger than uniform, as if known scores have ties.
+promise holds as well if ranks are larger than uniform, as they are with ties among known scores.
 """
 
 import math
