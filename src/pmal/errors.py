@@ -42,7 +42,7 @@ class Interrupted(BaseException):
     """A signal asked the process to stop, and everything done so far is on disk.
 
     Like `KeyboardInterrupt` no `Exception`: it comes wherever the program is, also within code whose faults
-    are caught and told of, and it is none of them.
+    are caught and reported, and it is none of them.
     """
 
     def __init__(self, signal_number: int, message: str) -> None:
