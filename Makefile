@@ -17,6 +17,7 @@ check: lint
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell src docs README.md CHANGELOG.md CONTRIBUTING.md
 
 types: $(VENV)/.installed-dev
 	$(BIN)/mypy

@@ -1,4 +1,4 @@
-"""What the documentation site needs beside docs/: see `hooks` in mkdocs.yml.
+"""What the documentation site needs next to docs/: see `hooks` in mkdocs.yml.
 
 Links from docs/ to other files of the repository are written as they work in the repository, such as
 `../benchmarks/results`. The site has no repository around it, so these files are put into it, under

@@ -15,6 +15,7 @@ NOT_BEGUN = "error: interrupted: nothing was written"
 
 
 def main() -> None:
+    """Run the command line, and end the process with the exit code of what happened."""
     _open_streams()
     try:
         _command()
@@ -23,7 +24,7 @@ def main() -> None:
 
 
 def _open_streams() -> None:
-    """Put the void where standard streams are closed: else a file opened next would take what is printed."""
+    """Put the void if standard streams are closed: else a file opened next would take what is printed."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
@@ -86,7 +87,10 @@ def _work() -> None:
 
 
 def _flush_output(code: str | int | None) -> str | int | None:
-    """The exit code. What was printed last is out now: at the interpreter's end it would be an ugly loss."""
+    """Return the exit code, once what was printed last is out.
+
+    At the interpreter's end a failure would be an ugly loss.
+    """
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -111,7 +115,10 @@ def _end(error: BaseException, message: str, code: int) -> NoReturn:
 
 
 def _end_by_signals() -> None:
-    """The interpreter takes a second to end. Whoever does not wait for that gets no traceback."""
+    """Have signals end the process at once.
+
+    The interpreter takes a second to end. Whoever does not wait for that gets no traceback.
+    """
     from pmal._runtime.signals import STOPPING
 
     for number in STOPPING:
@@ -119,7 +126,10 @@ def _end_by_signals() -> None:
 
 
 def _kill_workers() -> None:
-    """Those that decode images have nothing to save. Left to themselves, some would complain at their end."""
+    """Kill the processes that decode images.
+
+    They have nothing to save, and some would complain at their end.
+    """
     if "torch" in sys.modules:
         from multiprocessing import active_children
 

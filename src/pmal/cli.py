@@ -118,7 +118,7 @@ def fit(
 ) -> None:
     """Train on SOURCE (default: the embedded sample of digits) and measure the result.
 
-    Run the same command again after an interruption: it goes on where it stopped.
+    Run the same command again after an interruption: it resumes where it stopped.
     """
     names = [name.strip() for name in known.split(",")] if known is not None else None
     if names and not all(names):
@@ -127,7 +127,7 @@ def fit(
         "method": method,
         "seed": seed,
         "data": {"source": source, "family": family, "split": split, "known": names, "num_known": num_known},
-        # From wherever the run is taken up again.
+        # From wherever the run is resumed.
         "encoder": {
             "name": encoder,
             "weights": str(weights.absolute()) if weights else None,
@@ -259,7 +259,7 @@ def predict(
 def mine(
     embeddings: Annotated[Path, typer.Argument(metavar="EMBEDDINGS", help=".npz, .safetensors or .parquet.")],
     out: Annotated[Path, typer.Option(help="Writes OUT.json, OUT.safetensors, OUT.csv, OUT.samples.csv.")],
-    heads: Annotated[int, typer.Option(min=2, help="Linear heads to fit where the file has none.")] = 2,
+    heads: Annotated[int, typer.Option(min=2, help="Linear heads to fit if the file has none.")] = 2,
     epsilon: Annotated[float, typer.Option(help=MINING_HELP["epsilon"])] = MiningConfig.epsilon,
     per_class: Annotated[int, typer.Option(min=1, help=MINING_HELP["per_class"])] = MiningConfig.per_class,
     quality: Annotated[str, typer.Option(help=MINING_HELP["quality"])] = MiningConfig.quality,
@@ -383,7 +383,7 @@ give_plugins(app)
 def _open_model(
     run: Path, version: int | None, rule: dict[str, Any], half: bool, session: "Session", top: int
 ) -> tuple[dict[str, Any], Any]:
-    """What stands beside the answers of a run's model, and what gives them."""
+    """Return what is shown next to the answers of a run's model, and what gives the answers."""
     from pmal.serving.answers.predict import answer_files, find_model, model_header, open_model
 
     folder = find_model(run, version)
@@ -394,7 +394,7 @@ def _open_model(
 def _configure(
     recipe: str | None, named: dict[str, Any], assignments: list[str], resources: Resources
 ) -> tuple[RunConfig, str]:
-    """Defaults, then the recipe, then `--set`, then the options by name; and why this encoder was chosen."""
+    """Return defaults, then recipe, `--set` and the options by name; and why this encoder was chosen."""
     given = merge(*(checked(parse_assignment(text)) for text in assignments), _given(named))
     if recipe is not None:
         checked(read_recipe(recipe), f"recipe {recipe}: ")
@@ -420,7 +420,7 @@ def _source(settings: dict[str, Any]) -> str:
 
 
 def _given(settings: dict[str, Any]) -> dict[str, Any]:
-    """Only what the user gave: None means the recipe or the default decides."""
+    """Return only what the user gave: None means the recipe or the default decides."""
     nested = {k: _given(v) if isinstance(v, dict) else v for k, v in settings.items()}
     return {k: v for k, v in nested.items() if v is not None and v != {}}
 
@@ -439,7 +439,7 @@ def _outside_data(out: Path, config: RunConfig) -> Path:
 
 
 def _temperature(text: str) -> float:
-    """As a `MiningConfig` has it: 0 is the median."""
+    """Return a temperature as `MiningConfig` has it: 0 is the median."""
     if text == "median":
         return MiningConfig.temperature
     try:

@@ -100,7 +100,7 @@ class DataConfig(Checked):
     num_known: Annotated[int, Within(0)] = 0
     """How many classes are known (family random). 0: six tenths of them."""
     image_size: Annotated[int, Within(0)] = 0
-    """Side of the square images in pixels. 0: the images' own size, or 64 where they differ."""
+    """Side of the square images in pixels. 0: the images' own size, or 64 if they differ."""
     augmentation: str = "standard"
     """none, standard (crop and flip), strong (affine, color, cutout on top) or imagenet (resized crops)."""
     flip: str = "auto"
@@ -184,7 +184,7 @@ class TrainingConfig(Checked):
     ema: Share = 0.0
     """Decay of an exponential moving average of the weights, used for everything after training. 0: off."""
     precision: str = "auto"
-    """float32, bfloat16 (mixed), or auto: bfloat16 where the GPU has it."""
+    """float32, bfloat16 (mixed), or auto: bfloat16 if the GPU has it."""
     sync_batch_norm: bool = False
     """With several processes: batch norm over the whole batch instead of each process's share of it."""
 
@@ -214,7 +214,7 @@ class MiningConfig(Checked):
     temperature: Annotated[float, ZeroOr(TEMPERATURES)] = 0.0
     """By what a difference of topology is divided before the exponent. 0: by the median."""
     precision: Annotated[str, OneOf(("exact", "fast"))] = "exact"
-    """exact, or fast: fewer digits where the device gains time by it."""
+    """exact, or fast: fewer digits if the device gains time by it."""
     landmarks: Annotated[int, ZeroOr(Within(2))] = 0
     """Estimate the topology from so many random samples. 0: from all."""
 
@@ -230,13 +230,13 @@ class OptimizationConfig(Checked):
     temperature: Annotated[float, ZeroOr(Within(1e-4))] = 0.0
     """Of the prototype loss: at 0, the paper's hinge, only the nearest other class counts; above 0 all do."""
     weight: Annotated[float, Within(0)] = 1.0
-    """Weight of the prototype loss beside the cross entropy."""
+    """Weight of the prototype loss next to the cross entropy."""
     distance: Annotated[str, OneOf(("point-to-set", "nearest"))] = "point-to-set"
     """point-to-set (attention over a class's prototypes) or nearest (the nearest prototype alone)."""
     init: Annotated[str, OneOf(("warm", "scratch"))] = "warm"
     """warm (from the first classifier) or scratch (from new random weights)."""
     refresh: Annotated[int, Within(0)] = 0
-    """Prototypes embedded anew at each step, in turn. 0: all up to two batches of them, else one batch."""
+    """Prototypes embedded again at each step, in turn. 0: all up to two batches of them, else one batch."""
 
 
 @dataclass(frozen=True)
@@ -281,7 +281,7 @@ class RunConfig(Checked):
 
 
 def list_recipes() -> list[str]:
-    """The recipes that come with the package, by name."""
+    """Return the names of the recipes that come with the package."""
     folder = resources.files("pmal") / "recipes"
     return sorted(
         entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml")
@@ -289,7 +289,7 @@ def list_recipes() -> list[str]:
 
 
 def read_recipe(recipe: str | os.PathLike[str]) -> dict[str, Any]:
-    """The settings of a recipe: one that comes with the package, or any TOML file."""
+    """Return the settings of a recipe: one that comes with the package, or any TOML file."""
     name = os.fspath(recipe)
     if name in list_recipes():
         text = (resources.files("pmal") / "recipes" / f"{name}.toml").read_text(encoding="utf-8")
@@ -306,6 +306,7 @@ def read_recipe(recipe: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def parse_toml(text: str, where: str) -> dict[str, Any]:
+    """Return the settings in a TOML text; `where` is what an error calls it."""
     try:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -313,7 +314,7 @@ def parse_toml(text: str, where: str) -> dict[str, Any]:
 
 
 def parse_assignment(text: str) -> dict[str, Any]:
-    """One `--set` option as nested settings; a bare word counts as a string.
+    """Return one `--set` option as nested settings; a bare word counts as a string.
 
     >>> parse_assignment("training.epochs=5")
     {'training': {'epochs': 5}}
@@ -334,7 +335,9 @@ def parse_assignment(text: str) -> dict[str, Any]:
 
 
 def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested settings, later layers over earlier ones. Options go with the name that they were set for.
+    """Return nested settings, later layers over earlier ones.
+
+    Options go with the name that they were set for.
 
     >>> merge({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}})
     {'a': {'b': 3, 'c': 2}}
@@ -354,7 +357,10 @@ def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def build(cls: type[Config], settings: Mapping[str, Any], where: str = "") -> Config:
-    """A config dataclass from nested settings. A field that does not exist or has another type is named."""
+    """Return a config dataclass from nested settings.
+
+    A field that does not exist or has another type is named.
+    """
     hints = typing.get_type_hints(cls)
     for name in settings:
         if name not in hints:
@@ -367,13 +373,13 @@ def build(cls: type[Config], settings: Mapping[str, Any], where: str = "") -> Co
 
 
 def to_settings(config: Any) -> dict[str, Any]:
-    """The opposite of `build`."""
+    """Return the nested settings of a config dataclass: the opposite of `build`."""
     settings: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config)))
     return settings
 
 
 def to_toml(settings: Mapping[str, Any], prefix: str = "") -> str:
-    """Nested settings as TOML text; `tomllib.loads` gives them back."""
+    """Return nested settings as TOML text; `tomllib.loads` gives them back."""
     plain = {name: value for name, value in settings.items() if not isinstance(value, Mapping)}
     lines = [f"{name} = {to_toml_value(value)}" for name, value in plain.items()]
     for name, value in settings.items():
@@ -383,7 +389,7 @@ def to_toml(settings: Mapping[str, Any], prefix: str = "") -> str:
 
 
 def field_help(cls: type[Any]) -> dict[str, str]:
-    """The docstring under each field of a config dataclass.
+    """Return the docstring under each field of a config dataclass.
 
     >>> field_help(EnsembleConfig)
     {'size': 'How many classifiers are trained. 0: two for pmal, one for other methods.'}
@@ -401,7 +407,7 @@ def field_help(cls: type[Any]) -> dict[str, str]:
 
 
 def to_toml_value(value: Any) -> str:
-    """A text, number, truth value or list of them."""
+    """Return a text, number, truth value or list of them as TOML."""
     # JSON's notation is TOML's, but for surrogate pairs and the delete character.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 

@@ -1,7 +1,7 @@
 """What can go wrong, sorted by who has to act. The command line prints the message alone, on one line.
 
 Every message names the place (which file, which sample, which option) and the fix. In Python these are the
-usual exceptions, too: a ValueError, or a FileNotFoundError where a file is missing.
+usual exceptions, too: a ValueError, or a FileNotFoundError if a file is missing.
 """
 
 import difflib
@@ -28,7 +28,7 @@ class DataError(PmalError, ValueError):
 
 
 class MissingFileError(DataError, FileNotFoundError):
-    """There is no file or folder of this name.
+    """No file or folder has this name.
 
     >>> try:
     ...     raise MissingFileError("photos: no such folder")
@@ -42,11 +42,11 @@ class Interrupted(BaseException):
     """A signal asked the process to stop, and everything done so far is on disk.
 
     Like `KeyboardInterrupt` no `Exception`: it comes wherever the program is, also within code whose faults
-    are caught and told of, and it is none of them.
+    are caught and reported, and it is none of them.
     """
 
     def __init__(self, signal_number: int, message: str) -> None:
-        super().__init__(signal_number, message)  # both: another process makes it anew from them
+        super().__init__(signal_number, message)  # both: another process makes it again from them
         self.exit_code = 128 + signal_number
 
     def __str__(self) -> str:
@@ -54,9 +54,9 @@ class Interrupted(BaseException):
 
 
 def first_line(error: BaseException) -> str:
-    """The reason that another library gave, or at least its kind, for a message on one line.
+    r"""Return the reason that another library gave, or at least its kind, for a message on one line.
 
-    >>> first_line(RuntimeError("no kernel\\nTraceback ...")), first_line(MemoryError())
+    >>> first_line(RuntimeError("no kernel\nTraceback ...")), first_line(MemoryError())
     ('no kernel', 'MemoryError')
     """
     return (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -66,7 +66,7 @@ _NO_MEMORY = ("out of memory", "t allocate memory", "annot allocate memory", "no
 
 
 def out_of_memory(error: Exception) -> str | None:
-    """Return what to lower where memory has run out, of the host or of the device; None for other errors.
+    """Return what to lower if memory has run out, of the host or of the device; None for other errors.
 
     >>> out_of_memory(MemoryError())
     'out of memory (no room): lower training.batch_size, --memory-limit or --workers'
@@ -80,7 +80,7 @@ def out_of_memory(error: Exception) -> str | None:
 
 
 def did_you_mean(name: str, valid: Iterable[str], cutoff: float = 0.4) -> str:
-    """The nearest valid name as a question that continues a message; empty where none is near.
+    """Return the nearest valid name as a question that continues a message; empty if none is near.
 
     >>> did_you_mean("mnits", ["mnist", "svhn"]), did_you_mean("photos", ["mnist", "svhn"])
     (" did you mean 'mnist'?", '')
@@ -91,7 +91,7 @@ def did_you_mean(name: str, valid: Iterable[str], cutoff: float = 0.4) -> str:
 
 
 def unknown_name(kind: str, name: str, valid: Iterable[str]) -> UsageError:
-    """An error for a name that is not among the valid ones, with the nearest valid one as its fix.
+    """Return an error for a name that is not among the valid ones, with the nearest valid one as its fix.
 
     >>> str(unknown_name("encoder", "oscrl", ["oscri", "small"]))
     "unknown encoder 'oscrl': did you mean 'oscri'? Valid: oscri, small"

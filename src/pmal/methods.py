@@ -24,13 +24,13 @@ class Method:
     head: str = "linear"
     """What its classifiers have on top of the encoder."""
     final: str = ""
-    """The head of the finished network, where it is another one."""
+    """The head of the finished network, if it is another one."""
     second: bool = False
     """The network is trained a second time, from the first classifier on."""
     mines: bool = False
     """The second training keeps images near mined prototypes."""
     scores: tuple[str, ...] = ()
-    """Scores of its own, beside those of the logits."""
+    """Scores of its own, next to those of the logits."""
     paper: str = ""
 
 

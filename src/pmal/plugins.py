@@ -98,9 +98,9 @@ class Registry(Mapping[str, Thing], Generic[Thing]):
             point.load()
         except Exception as error:  # whatever a stranger's module does
             reason = first_line(error)
-            raise UsageError(f"{where} cannot be loaded ({reason}): mend or uninstall it") from None
+            raise UsageError(f"{where} cannot be loaded ({reason}): fix or uninstall it") from None
         if name not in self._things:
-            raise UsageError(f"{where} is not registered by {point.value}: mend its entry point")
+            raise UsageError(f"{where} is not registered by {point.value}: fix its entry point")
 
 
 def load_plugin(module: str) -> None:
@@ -132,7 +132,7 @@ def named_plugins() -> tuple[str, ...]:
 
 
 def check_known(used: Sequence[tuple[Registry[Any], str, str]]) -> None:
-    """Refuse names that came from plugins, as a file says, where no plugin that is here has them.
+    """Refuse names that came from plugins, as a file says, if no plugin that is here has them.
 
     Args:
         used: Registry, name, and the module that the file names. It is named in the message, never imported.

@@ -49,7 +49,7 @@ def test_reload_and_end_by_signals(run):
         first = fingerprint(port)
         (run / "model" / "model.json").write_text("{}")
         process.send_signal(signal.SIGHUP)
-        assert "the old model goes on answering" in process.stderr.readline()
+        assert "the old model continues to answer" in process.stderr.readline()
         assert http_call(port, "GET", "/readyz").status == 200
         assert fingerprint(port) == first
 

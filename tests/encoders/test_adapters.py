@@ -94,7 +94,7 @@ def test_other_outputs_are_refused(output: object, got: str):
 
 def test_a_broken_promise_is_told():
     adapter = FeatureAdapter(nn.Conv2d(3, 6, 1), num_features=7)
-    with pytest.raises(UsageError, match="the wrapped Conv2d returned 6 features where 7 were promised"):
+    with pytest.raises(UsageError, match="the wrapped Conv2d returned 6 features, but 7 were promised"):
         adapter(torch.zeros(1, 3, 8, 8))
 
 

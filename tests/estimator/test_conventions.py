@@ -142,7 +142,7 @@ def test_one_class_is_told_from_all_else(scale, tmp_path):
     again = OpenSetClassifier.load(tmp_path / "one", device="cpu")
     assert np.array_equal(again.predict(known), made.predict(known))
     assert again.set_params(reject_by="auto").model_.rule.score == "probability"
-    with pytest.raises(UsageError, match="1 class: it is told from all else"):
+    with pytest.raises(UsageError, match="1 class: only the typicality of samples tells it"):
         OpenSetClassifier(method="arpl").fit(PROBLEM.X[own], PROBLEM.y[own])
 
 

@@ -487,7 +487,7 @@ def test_save_overwrites_a_classifier_and_nothing_else(fitted, tmp_path):
     record = tmp_path / "model" / "estimator.json"
     for text in ('{"params": {}, "integers": true, "classes": ["2"]}', '{"params": {"x": 1}}', "[]"):
         record.write_text(text)
-        with pytest.raises(DataError, match="does not belong to the model beside it"):
+        with pytest.raises(DataError, match="does not belong to the model next to it"):
             OpenSetClassifier.load(tmp_path / "model")
     with pytest.raises(DataError, match="no such folder"):
         OpenSetClassifier.load(tmp_path / "nowhere")

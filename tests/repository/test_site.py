@@ -66,7 +66,8 @@ def test_the_reference_has_every_public_name_command_and_setting(site):
     python = (site / "reference/python.html").read_text()
     assert [name for name in pmal.__all__ if not re.search(rf'id="pmal\.[\w.]*{name}"', python)] == []
     assert '<span class="gp">&gt;&gt;&gt; </span>' in python, "examples are shown as code"
-    assert "<li><strong>landmarks</strong>: " in python, "parameters are shown as a list"
+    listed = r'<li class="doc-section-item field-body">\s+<b><code>landmarks</code>'
+    assert re.search(listed, python), "parameters are shown as a list"
     commands = (site / "reference/commands.html").read_text()
     for id in ("pmal-fit", "pmal-benchmark-table", "pmal-data-splits", "pmal-serve"):
         assert f'id="{id}"' in commands

@@ -105,8 +105,8 @@ def test_a_signal_while_workers_start_is_one_line(tmp_path, uninterrupted, numbe
     assert returned == 128 + number
     progress = ("reading ", "mean and deviation", "classifier 0: ", "about ", "warning: about ")
     [error] = [line for line in lines if not line.startswith(progress)]
-    saved = r"classifier 0 is saved at step \d+ of \d+; run the same command again to go on"
-    where = "run the same command again to go on where it stopped"
+    saved = r"classifier 0 is saved at step \d+ of \d+; run the same command again to resume"
+    where = "run the same command again to resume where it stopped"
     assert re.fullmatch(f"error: interrupted: ({where}|{saved})", error)
 
 
@@ -126,7 +126,7 @@ def test_ctrl_c_while_cells_start_is_a_line_of_each(tmp_path):
     returned, lines = stopped(words, signal.SIGINT, children=3, wait=0.3)
     assert returned == 130
     assert all(line.startswith(("cell ", "error: ")) for line in lines), lines
-    assert lines[-1] == "error: interrupted: run the same command again to go on where it stopped"
+    assert lines[-1] == "error: interrupted: run the same command again to resume where it stopped"
 
 
 def test_ctrl_c_before_a_command_begins_is_one_line(call, monkeypatch):
@@ -270,7 +270,7 @@ def test_data_check_goes_through_to_the_end_and_tells_a_program_what_fit_would_r
     assert "ant/2.png" in shown
     assert "cow" in shown
     assert error.splitlines()[-1].startswith("error: ")
-    assert "`pmal fit` would refuse the data" in error.splitlines()[-1]
+    assert "`pmal fit` would reject the data" in error.splitlines()[-1]
 
 
 @pytest.fixture(scope="module")

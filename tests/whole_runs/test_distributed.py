@@ -127,7 +127,7 @@ def test_a_signal_to_one_stops_both_after_the_same_step_and_one_goes_on(tmp_path
     ended = two([1, "SIGTERM", 3], tmp_path / "run", "--checkpoint-seconds", 1e6)
     assert [one.code for one in ended] == [143, 143], ended
     message = (
-        "error: interrupted: classifier 0 is saved at step 4 of 16; run the same command again to go on\n"
+        "error: interrupted: classifier 0 is saved at step 4 of 16; run the same command again to resume\n"
     )
     assert sorted(one.err.endswith(message) for one in ended) == [False, True]
     _, about = load_tensors(tmp_path / "run" / "classifiers" / "0" / "checkpoint")

@@ -233,7 +233,7 @@ def test_a_broken_package_hurts_only_whoever_asks_for_its_name(fresh, tmp_path):
 def test_an_entry_point_without_its_name_and_one_of_two_packages_are_refused(fresh, tmp_path):
     (tmp_path / "silent_plugin.py").write_text("")
     announce(tmp_path, "pmal.scores", "mute", "silent_plugin")
-    with pytest.raises(UsageError, match="is not registered by silent_plugin: mend its entry point"):
+    with pytest.raises(UsageError, match="is not registered by silent_plugin: fix its entry point"):
         _ = SCORES["mute"]
     announce(tmp_path, "pmal.scores", "mute", "another_plugin", package="third")
     vars(SCORES).pop("_announced")

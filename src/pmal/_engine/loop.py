@@ -47,7 +47,7 @@ class TrainingSet:
 
     @functools.cached_property
     def digest(self) -> str:
-        """Which samples these are, and what they are called: a result belongs to them alone."""
+        """Hash of the samples and their names: a result belongs to them alone."""
         names = self.ids.tobytes() + self.labels.cpu().numpy().tobytes()
         return hashlib.sha256(names + self.images.fingerprint().encode()).hexdigest()
 
@@ -56,7 +56,7 @@ def training_set(train: Part, session: Session) -> TrainingSet:
     data, ranks = TrainingSet(train.images, train.labels(session.device), train.samples.ids), session.ranks
     own = data.digest  # by all at the same time
     if ranks.by_first(lambda: own) != own:
-        raise DataError(f"process {ranks.rank} reads other training images than process 0: copy them anew")
+        raise DataError(f"process {ranks.rank} reads other training images than process 0: copy them again")
     return data
 
 
@@ -90,7 +90,7 @@ def train(
     folder: Path,
     session: Session,
 ) -> None:
-    """Train the model in place. A checkpoint in the folder is taken up; on the CPU, to the same bits.
+    """Train the model in place. If the folder has a checkpoint, resume from it; on the CPU, to the same bits.
 
     SIGINT and SIGTERM end it after the step at hand with a checkpoint and `Interrupted`. Several processes
     share every batch, and end with the same weights.
@@ -101,7 +101,7 @@ def train(
 def train_together(
     title: str, trainings: Sequence[Training], data: TrainingSet, config: TrainingConfig, session: Session
 ) -> None:
-    """The same for several networks, which take turns step by step; on a GPU they run side by side.
+    """Train several networks, which take turns step by step; on a GPU they run side by side.
 
     Each ends with the weights that it would have alone, and may go on alone from its checkpoint. Several
     networks need resident images and a single process.
@@ -145,7 +145,7 @@ def _run(loops: Sequence["_Loop"], stop: StopRequest, advance: Callable[[int], N
 
 
 def _stop_if_asked(loops: Sequence["_Loop"], stop: StopRequest) -> None:
-    """A signal to any process stops all of them after the same step."""
+    """Stop all processes after the same step if any of them got a signal."""
     ranks = loops[0].ranks
     number = ranks.largest(stop.signal_number or 0)
     if number:
@@ -199,18 +199,19 @@ class _Loop:
         self.lane = Lane(self.random_stream(), self.device, beside > 0)
 
     def begin(self) -> None:
-        """Take up the checkpoint, if there is one."""
+        """Resume from the checkpoint, if there is one."""
         with self.lane.turn():
             self.resume()
             self.ranks.copy_first(self.model.state_dict().values())
             self.model.train()
 
     def steps(self) -> Iterator[None]:
-        """All that are left, one by one."""
+        """Run all steps that are left, one by one."""
         while self.step < self.total_steps:
             yield from self.epoch()
 
     def end(self) -> None:
+        """Take the averaged weights and statistics, and check that the last update left them finite."""
         with self.lane.turn():
             if self.average is not None:
                 self.average.copy_to_model()
@@ -222,7 +223,7 @@ class _Loop:
                 raise PmalError(f"{self.name}: weights are infinite or NaN after the last step: {fix}")
 
     def epoch(self) -> Iterator[None]:
-        """The rest of the epoch that the next step belongs to, step by step."""
+        """Run the rest of the epoch that the next step belongs to, step by step."""
         epoch, done = divmod(self.step, self.steps_per_epoch)
         plan = epoch_plan(len(self.data.images), self.batch_size, stream(self.seed, "order", epoch))[done:]
         own = [positions[self.ranks.share(self.batch_size)] for positions in plan]
@@ -269,7 +270,7 @@ class _Loop:
                 self.check_losses()
 
     def choose_step(self, images: torch.Tensor, labels: torch.Tensor) -> Step:
-        """The fastest that works: compiled and captured, captured, or as it is written."""
+        """Return the fastest step that works: compiled and captured, captured, or as it is written."""
         eager = self.make_step(self.objective)
         if self.device.type != "cuda":
             return eager
@@ -289,10 +290,10 @@ class _Loop:
     def capture(
         self, name: str, step: EagerStep, images: torch.Tensor, labels: torch.Tensor
     ) -> GraphStep | None:
-        """None, and a word to the user, where that fails here or in another process.
+        """Return the captured step. If that fails here or in another process, tell the user and return None.
 
         An objective that waits for the device cannot be captured, and compilers have faults of their own, of
-        any kind. It trains all the same.
+        any kind. Training goes on without.
         """
         captured, reason = None, "another process cannot"
         try:
@@ -310,12 +311,18 @@ class _Loop:
         return EagerStep(objective, self.optimizer, self.average, precision, self.guard, self.ranks)
 
     def guard(self, loss: torch.Tensor) -> None:
-        """On the CPU: stop before the update. A GPU would have to wait, so there the check comes later."""
+        """Stop before the update if the loss is bad, on the CPU.
+
+        A GPU would have to wait: there the check comes later.
+        """
         if loss.device.type == "cpu" and not torch.isfinite(loss):
             raise _bad_loss(self.name, float(loss.detach()), self.step, self.data.ids[self.current.numpy()])
 
     def random_stream(self) -> int:
-        """Processes augment differently. What the first one draws does not depend on how many there are."""
+        """Return the seed of this process's augmentation.
+
+        That of the first does not depend on how many there are.
+        """
         path = (self.ranks.rank, self.step) if self.ranks.rank else ()
         return stream(self.seed, "step", *path)
 
@@ -332,7 +339,7 @@ class _Loop:
         self.unchecked.clear()
 
     def note_other_kernels(self, before: dict[str, Any]) -> None:
-        """Say so where what goes on computes otherwise than what began: its last bits will be others."""
+        """Warn if this machine computes otherwise than the one that began: the last bits will differ."""
         now = describe_kernels(self.device)
         differ = [
             f"{key} {before[key]}, now {now.get(key, 'none')}"

@@ -12,7 +12,7 @@ PRECISIONS = ("auto", "float32", "bfloat16")
 
 
 def choose_device(name: str = "auto") -> torch.device:
-    """The named device, or the fastest one there is. Fails before any work where the device is missing."""
+    """Return the named device, or the fastest one there is. Fail before any work if the device is missing."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -29,7 +29,7 @@ def choose_device(name: str = "auto") -> torch.device:
 
 
 def choose_precision(device: torch.device, precision: str) -> str:
-    """float32 or bfloat16. `auto` is bfloat16 on GPUs that have it, float32 elsewhere."""
+    """Return float32 or bfloat16. `auto` is bfloat16 on GPUs that have it, float32 elsewhere."""
     if precision not in PRECISIONS:
         raise unknown_name("precision", precision, PRECISIONS)
     if precision == "auto":
@@ -38,7 +38,7 @@ def choose_precision(device: torch.device, precision: str) -> str:
 
 
 def autocast(device: torch.device, precision: str) -> contextlib.AbstractContextManager[object]:
-    """Mixed precision for the forward pass, or none."""
+    """Return a context of mixed precision for the forward pass, or one that does nothing."""
     if choose_precision(device, precision) == "float32":
         return contextlib.nullcontext()
     return torch.autocast(device.type, dtype=torch.bfloat16)
@@ -47,7 +47,7 @@ def autocast(device: torch.device, precision: str) -> contextlib.AbstractContext
 def convolutions(
     *, benchmark: bool | None = None, tf32: bool | None = None
 ) -> contextlib.AbstractContextManager[object]:
-    """How cuDNN convolves inside the block; what is not named stays as the caller has it."""
+    """Set how cuDNN convolves inside the block; what is not named stays as the caller has it."""
     now = torch.backends.cudnn
     return now.flags(
         enabled=now.enabled,
@@ -58,12 +58,12 @@ def convolutions(
 
 
 def full_precision() -> contextlib.AbstractContextManager[object]:
-    """For convolutions of finished networks: GPUs otherwise round float32 to 10 bits."""
+    """Return a context for convolutions of finished networks: GPUs otherwise round float32 to 10 bits."""
     return convolutions(tf32=False)
 
 
 def describe_kernels(device: torch.device) -> dict[str, str | int]:
-    """Return what decides the last bits of a result, beside the numbers themselves."""
+    """Return what decides the last bits of a result, next to the numbers themselves."""
     about: dict[str, str | int] = {"torch": str(torch.__version__), "device": device.type}
     if device.type == "cuda":
         return {**about, "gpu": torch.cuda.get_device_name(device)}
@@ -72,7 +72,7 @@ def describe_kernels(device: torch.device) -> dict[str, str | int]:
 
 
 def describe_hardware(device: torch.device) -> dict[str, str | int]:
-    """For the manifest: what a figure was measured on."""
+    """Return, for the manifest, what a figure was measured on."""
     about: dict[str, str | int] = {
         "device": str(device),
         "machine": platform.machine(),

@@ -19,7 +19,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 @contextlib.contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """Give a temporary path beside `path`; move it into place when the block ends without an error.
+    """Give a temporary path next to `path`; move it into place when the block ends without an error.
 
     A block that fails, or a process that dies, leaves the old file as it was.
     """
@@ -69,7 +69,10 @@ def append_line(path: Path, text: str) -> None:
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:
-    """The JSON objects of a log, one on each line; a line that a dying process wrote in part is left out."""
+    """Return the JSON objects of a log, one on each line.
+
+    A line that a dying process wrote in part is left out.
+    """
     events = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
         with contextlib.suppress(ValueError, RecursionError):

@@ -19,7 +19,7 @@ class Display(Protocol):
     def stage(
         self, name: str, total: int, unit: str, done: int = 0
     ) -> contextlib.AbstractContextManager[Advance]:
-        """A part of the work; `done` of its total lies behind it already."""
+        """Begin a part of the work; `done` of its total is done already."""
         ...
 
     def say(self, text: str) -> None: ...
@@ -109,7 +109,7 @@ def choose_display(quiet: bool) -> Display:
 
 @contextlib.contextmanager
 def notes_of_warnings(display: Display) -> Iterator[list[str]]:
-    """What the block warns the user of, said once and in plain words when it ends, and collected."""
+    """Collect what the block warns the user of, and say it once in plain words when the block ends."""
     notes: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)

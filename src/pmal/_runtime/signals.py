@@ -23,7 +23,7 @@ class StopRequest:
         """Raise `Interrupted` if a signal came; `done` says what is already saved on disk."""
         number, self.signal_number = self.signal_number, None
         if number is not None:
-            raise Interrupted(number, f"interrupted: {done}; run the same command again to go on")
+            raise Interrupted(number, f"interrupted: {done}; run the same command again to resume")
 
 
 @contextlib.contextmanager

@@ -15,10 +15,10 @@ def plain_cell(value: str | int) -> str | int:
 
 
 def printable(text: str) -> str:
-    """Return the text on one line and in valid Unicode, whatever bytes a file name has.
+    r"""Return the text on one line and in valid Unicode, whatever bytes a file name has.
 
-    >>> printable("größe <1>"), printable("two\\nlines")
-    ('größe <1>', 'two\\\\nlines')
+    >>> printable("größe <1>"), printable("two\nlines")
+    ('größe <1>', 'two\\nlines')
     """
     return text if text.isprintable() else repr(text)[1:-1]
 
@@ -30,6 +30,15 @@ def short_path(path: str) -> str:
     ('cat/1.jpg', 'cat/1.jpg', 'digits.parquet row 7')
     """
     return "/".join(PurePath(path).parts[-2:])
+
+
+def counted(count: int, unit: str) -> str:
+    """Return a number with its unit, in the plural unless it is 1.
+
+    >>> counted(1, "epoch"), counted(1200, "epoch")
+    ('1 epoch', '1,200 epochs')
+    """
+    return f"{count:,} {unit}{'s' * (count != 1)}"
 
 
 def duration(seconds: float) -> str:

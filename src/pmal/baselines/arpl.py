@@ -9,7 +9,7 @@ its samples are far both in position and in direction:
 The second term, the adversarial margin, keeps the samples within a learned radius R of the point that the
 first term drives them from. An image is rejected by its largest logit, the score `logit`.
 
-ARPL+CS trains a generator of confusing samples beside it (`confusing_samples.py`): images that are taken for
+ARPL+CS also trains a generator of confusing samples (`confusing_samples.py`): images that are taken for
 real by a discriminator, and are equally far from all reciprocal points. Classifier and generator minimize
 
     beta exp(-mean H),    H the entropy of softmax(d_1, ..., d_K) of a generated image
@@ -42,7 +42,9 @@ PAPER = "Chen et al., Adversarial Reciprocal Points Learning for Open Set Recogn
 class AdversarialPointsHead(Head):
     """One reciprocal point per class; the farthest class decides.
 
-    temperature: divides the logits in the cross entropy. weight: of the adversarial margin.
+    Args:
+        temperature: divides the logits in the cross entropy.
+        weight: of the adversarial margin.
     """
 
     def __init__(
@@ -59,10 +61,11 @@ class AdversarialPointsHead(Head):
         return self.distances(z_BD) - products(z_BD, self.points[:, 0])
 
     def distances(self, z_BD: Tensor) -> Tensor:
+        """Return the squared distance of each sample to each reciprocal point, over D, (B, K)."""
         return squared_distances(z_BD, self.points)[:, :, 0] / z_BD.shape[1]
 
     def known_loss(self, z_BD: Tensor, labels_B: Tensor, smoothing: float) -> Tensor:
-        """Of embedded images of the known classes."""
+        """Return the loss of embedded images of the known classes."""
         logits_BK = self(z_BD) / self.temperature
         own_B = self.distances(z_BD).gather(1, labels_B[:, None])
         outside_B = (own_B - self.radius + self.margin).relu()
@@ -71,10 +74,12 @@ class AdversarialPointsHead(Head):
 
 @register_method("arpl+cs", paper=PAPER)
 class ConfusedPointsHead(AdversarialPointsHead):
-    """ARPL beside a generator of confusing samples.
+    """ARPL with a generator of confusing samples.
 
-    beta: weight of the entropy. noise: numbers that an image is generated from. width: channels of the
-    largest maps of generator and discriminator.
+    Args:
+        beta: weight of the entropy.
+        noise: numbers that an image is generated from.
+        width: channels of the largest maps of generator and discriminator.
     """
 
     def __init__(
@@ -95,7 +100,7 @@ class ConfusedPointsHead(AdversarialPointsHead):
         return ConfusingSamples(spec.channels, spec.image_size, self.noise, self.width)
 
     def confusion(self, z_BD: Tensor) -> Tensor:
-        """exp(-entropy) of embedded generated images: 1/K where all points are equally far, 1 at most."""
+        """Return exp(-entropy) of embedded generated images: 1/K if all points are equally far, 1 at most."""
         logs_BK = self.distances(z_BD).log_softmax(dim=1)
         return (logs_BK.exp() * logs_BK).sum(dim=1).mean().exp()
 

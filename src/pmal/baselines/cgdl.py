@@ -62,14 +62,14 @@ class Gaussian(NamedTuple):
     var_BL: Tensor
 
     def draw(self, noise: bool) -> Tensor:
-        """A sample of each; without noise, their means."""
+        """Return a sample of each; without noise, their means."""
         if not noise:
             return self.mean_BL
         return self.mean_BL + self.var_BL.sqrt() * torch.randn_like(self.mean_BL)
 
 
 def kl_divergence(q: Gaussian, p: Gaussian) -> Tensor:
-    """KL(q || p), summed over the latent numbers, (B,).
+    """Return KL(q || p), summed over the latent numbers, (B,).
 
     >>> one, zero = torch.ones(1, 2), torch.zeros(1, 2)
     >>> kl_divergence(Gaussian(one, one), Gaussian(zero, one))
@@ -81,13 +81,13 @@ def kl_divergence(q: Gaussian, p: Gaussian) -> Tensor:
 
 
 def merge(a: Gaussian, b: Gaussian) -> Gaussian:
-    """The product of two densities: precisions add up, and means are weighted by them."""
+    """Return the product of two densities: precisions add up, and means are weighted by them."""
     var_BL = 1 / (1 / a.var_BL + 1 / b.var_BL)
     return Gaussian(var_BL * (a.mean_BL / a.var_BL + b.mean_BL / b.var_BL), var_BL)
 
 
 def whitening(latents_NL: Tensor) -> Tensor:
-    """W (L, L) such that |W (t - mean)|^2 is the squared distance by the covariance of these latents.
+    """Return W (L, L) such that |W (t - mean)|^2 is the squared distance by the covariance of these latents.
 
     Off the diagonal the covariance shrinks, as if L more samples with independent numbers had been seen.
     """
@@ -103,7 +103,7 @@ def whitening(latents_NL: Tensor) -> Tensor:
 
 
 def latent_score(t_BL: Tensor, mean_KL: Tensor, whitening_KLL: Tensor) -> Tensor:
-    """Squared distance to the class that fits best, by its covariance and over L, float64 (B,).
+    """Return the squared distance to the class that fits best, by its covariance and over L, float64 (B,).
 
     >>> latent_score(torch.tensor([[2.0, 0.0]]), torch.zeros(1, 2), torch.eye(2)[None])
     tensor([2.], dtype=torch.float64)
@@ -143,7 +143,7 @@ class Ladder(nn.Module):
         )
 
     def climb(self, z_BD: Tensor) -> list[Gaussian]:
-        """What the way up says of each rung, from the bottom to the top."""
+        """Return what the way up says of each rung, from the bottom to the top."""
         found = [self.inference[0](z_BD)]
         for up, inference in zip(self.up, self.inference[1:], strict=True):
             z_BD = up(z_BD)
@@ -151,7 +151,7 @@ class Ladder(nn.Module):
         return found
 
     def descend(self, found: list[Gaussian], noise: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """Latents of the top and of the bottom, and the KL divergence of all rungs but the top."""
+        """Return latents of the top and of the bottom, and the KL divergence of all rungs but the top."""
         latent_BL = top_BL = found[-1].draw(noise)
         kl_B = latent_BL.new_zeros(latent_BL.shape[0])
         for down, inferred in reversed(list(zip(self.down, found[:-1], strict=True))):
@@ -191,7 +191,14 @@ class Decoder(nn.Module):
     paper="Sun et al., Conditional Gaussian Distribution Learning for Open Set Recognition, CVPR 2020",
 )
 class ConditionalGaussianHead(Head):
-    """latent: numbers of the top latent. rungs: of the ladder. kl, reconstruction: weights in the loss."""
+    """A ladder VAE on the embedding, whose top latent is classified.
+
+    Args:
+        latent: numbers of the top latent.
+        rungs: of the ladder.
+        kl: weight of the divergences in the loss.
+        reconstruction: weight of the squared error in the loss.
+    """
 
     own_scores = ("cgdl", "reconstruction", "latent")
     extra_features = 1
@@ -230,7 +237,7 @@ class ConditionalGaussianHead(Head):
         return logits_BK
 
     def top_latent(self, z_BD: Tensor) -> Tensor:
-        """Mean of the top latent, of embeddings with or without the column that `complete` adds."""
+        """Return the mean of the top latent; embeddings may have the column that `complete` adds."""
         return self.ladder.climb(z_BD[:, : self.features].to(self.scale.dtype))[-1].mean_BL
 
     def loss(
@@ -252,20 +259,23 @@ class ConditionalGaussianHead(Head):
         return likelihood + self.kl * kl_B.mean() + self.reconstruction * error
 
     def prior(self, labels_B: Tensor) -> Gaussian:
-        """N(f(y), I). By a product, because the gradient of picked rows has no fixed order of its sums."""
+        """Return N(f(y), I).
+
+        By a product, because the gradient of picked rows has no fixed order of its sums.
+        """
         classes_K = torch.arange(len(self.class_means), device=labels_B.device)
         mean_BL = (labels_B[:, None] == classes_K).to(self.class_means.dtype) @ self.class_means
         return Gaussian(mean_BL, torch.ones_like(mean_BL))
 
     def complete(self, normalized_BCHW: Tensor, z_BD: Tensor) -> Tensor:
-        """The embedding, and how badly the image is reconstructed from it."""
+        """Return the embedding, and how badly the image is reconstructed from it."""
         _, bottom_BL, _ = self.ladder.descend(self.ladder.climb(z_BD.float()), noise=False)
         error_B = squared_error(normalized_BCHW, self.decoder(bottom_BL))
         return torch.cat([z_BD, error_B[:, None].to(z_BD.dtype)], dim=1)
 
     @torch.no_grad()
     def fit_after(self, z_ND: Tensor, logits_NK: Tensor, labels_N: Tensor) -> None:
-        """The Gaussian of each class, and what the two scores look like on the training set."""
+        """Fit the Gaussian of each class, and the scales of the two scores on the training set."""
         device = self.scale.device
         blocks = [self.top_latent(block.to(device)) for block in torch.split(z_ND, _ROWS)]
         latents_NL = torch.cat(blocks).double()
@@ -287,6 +297,7 @@ class ConditionalGaussianHead(Head):
             row_2.copy_(torch.stack([middle, (high - middle).clamp(min=1e-12)]))
 
     def fit_to_classes(self, t_BL: Tensor) -> Tensor:
+        """Return each latent's squared distance to the class that fits best, float64 (B,)."""
         return latent_score(t_BL, self.latent_mean, self.latent_whitening)
 
     def unknown_scores(self, z_BD: Tensor, logits_BK: Tensor) -> dict[str, Tensor]:
@@ -297,7 +308,7 @@ class ConditionalGaussianHead(Head):
 
 
 def squared_error(images_BCHW: Tensor, decoded_BCHW: Tensor) -> Tensor:
-    """Mean over the pixels, (B,)."""
+    """Return the mean squared error over the pixels, (B,)."""
     return (images_BCHW.float() - decoded_BCHW.float()).square().flatten(1).mean(dim=1)
 
 

@@ -25,14 +25,14 @@ from pmal.errors import UsageError
 
 
 def random_points(shape: HeadShape, points: int = 1) -> nn.Parameter:
-    """Points near the origin, as in the public code of ARPL: (K, n, D)."""
+    """Return points near the origin, as in the public code of ARPL: (K, n, D)."""
     if points < 1:
         raise UsageError(f"method_options.points = {points}: must be 1 or more")
     return nn.Parameter(0.1 * torch.randn(shape.classes, points, shape.features))
 
 
 def squared_distances(z_BD: Tensor, points_KnD: Tensor) -> Tensor:
-    """To every point, (B, K, n).
+    """Return the squared distance of each sample to every point, (B, K, n).
 
     >>> squared_distances(torch.tensor([[1.0, 0.0]]), torch.tensor([[[1.0, 2.0]], [[0.0, 0.0]]]))
     tensor([[[4.],
@@ -46,7 +46,7 @@ def squared_distances(z_BD: Tensor, points_KnD: Tensor) -> Tensor:
 
 
 def products(z_BD: Tensor, points_PD: Tensor) -> Tensor:
-    """In full precision: the difference of two large squares in a mixed one has few digits left."""
+    """Return z . p in full precision: in a mixed one, differences of large squares have few digits."""
     with torch.autocast(z_BD.device.type, enabled=False):
         return z_BD.to(points_PD.dtype) @ points_PD.T
 
@@ -57,7 +57,10 @@ def products(z_BD: Tensor, points_PD: Tensor) -> Tensor:
 class PrototypeNetworkHead(Head):
     """Learned prototypes; the nearest decides.
 
-    points: prototypes per class. gamma: how sharp the distances are. weight: of the prototype loss.
+    Args:
+        points: prototypes per class.
+        gamma: how sharp the distances are.
+        weight: of the prototype loss.
     """
 
     def __init__(self, shape: HeadShape, points: int = 1, gamma: float = 0.5, weight: float = 0.1) -> None:
@@ -66,7 +69,7 @@ class PrototypeNetworkHead(Head):
         self.points = random_points(shape, points)
 
     def distances(self, z_BD: Tensor) -> Tensor:
-        """To the nearest prototype of each class."""
+        """Return the squared distance to the nearest prototype of each class."""
         return squared_distances(z_BD, self.points).amin(dim=2)
 
     def forward(self, z_BD: Tensor) -> Tensor:

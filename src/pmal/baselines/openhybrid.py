@@ -52,7 +52,7 @@ SMALLEST_SQUARE = 1e-6
 
 
 class Coupling(nn.Module):
-    """Scale and shift one half of the channels, by what the other half says. It begins as the identity."""
+    """Scales and shifts one half of the channels, by what the other half says. It begins as the identity."""
 
     def __init__(self, features: int, width: int, first: bool) -> None:
         super().__init__()
@@ -67,16 +67,17 @@ class Coupling(nn.Module):
             nn.init.zeros_(parameter)
 
     def forward(self, x_BD: Tensor) -> tuple[Tensor, Tensor]:
-        """The moved channels, and log |det| (B,)."""
+        """Return the moved channels, and log |det| (B,)."""
         given_BH, moved_BH, log_scale_BH, shift_BH = self.plan(x_BD)
         return self.join(given_BH, moved_BH * log_scale_BH.exp() + shift_BH), log_scale_BH.sum(dim=1)
 
     def inverse(self, y_BD: Tensor) -> Tensor:
+        """Return the channels that `forward` moved to these."""
         given_BH, moved_BH, log_scale_BH, shift_BH = self.plan(y_BD)
         return self.join(given_BH, (moved_BH - shift_BH) * (-log_scale_BH).exp())
 
     def plan(self, x_BD: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Both halves, and what the given one makes of the other."""
+        """Return both halves, and the scale and shift that the given one makes for the other."""
         left_BH, right_BH = x_BD[:, : self.left], x_BD[:, self.left :]
         given_BH, moved_BH = (left_BH, right_BH) if self.first else (right_BH, left_BH)
         raw_BH, shift_BH = self.net(given_BH).chunk(2, dim=1)
@@ -84,6 +85,7 @@ class Coupling(nn.Module):
         return given_BH, moved_BH, log_scale_BH, shift_BH
 
     def join(self, given_BH: Tensor, moved_BH: Tensor) -> Tensor:
+        """Return the channels of both halves, in their order."""
         return torch.cat([given_BH, moved_BH] if self.first else [moved_BH, given_BH], dim=1)
 
 
@@ -95,7 +97,7 @@ class Flow(nn.Module):
         self.couplings = nn.ModuleList(Coupling(features, width, i % 2 == 0) for i in range(layers))
 
     def forward(self, x_BD: Tensor) -> tuple[Tensor, Tensor]:
-        """The numbers of p0, and log |det| (B,)."""
+        """Return the numbers of p0, and log |det| (B,)."""
         log_det_B = x_BD.new_zeros(x_BD.shape[0])
         for coupling in self.couplings:
             x_BD, change_B = coupling(x_BD)
@@ -103,13 +105,14 @@ class Flow(nn.Module):
         return x_BD, log_det_B
 
     def inverse(self, y_BD: Tensor) -> Tensor:
+        """Return the channels that `forward` maps to these numbers."""
         for coupling in reversed(self.couplings):
             assert isinstance(coupling, Coupling)
             y_BD = coupling.inverse(y_BD)
         return y_BD
 
     def log_density(self, x_BD: Tensor) -> Tensor:
-        """log p(x) (B,)."""
+        """Return log p(x) (B,)."""
         simple_BD, log_det_B = self(x_BD)
         log_density_B: Tensor = log_det_B + (2 * logsigmoid(simple_BD) - simple_BD).sum(dim=1)
         return log_density_B
@@ -117,10 +120,15 @@ class Flow(nn.Module):
 
 @register_method("openhybrid", paper="Zhang et al., Hybrid Models for Open Set Recognition, ECCV 2020")
 class HybridHead(Head):
-    """weight: of the density. layers, width: of the flow. noise: in standard deviations of a channel.
+    """A linear layer and a flow that share an encoder.
 
-    share: how much of the density's gradient reaches the encoder. 1: all of it, as in the paper. 0: none.
-    unit: the density is that of the embedding's direction; else that of the embedding, as in the paper.
+    Args:
+        weight: of the density.
+        layers: of the flow.
+        width: of the flow.
+        noise: in standard deviations of a channel.
+        share: how much of the density's gradient reaches the encoder. 1: all of it, as in the paper. 0: none.
+        unit: the density is that of the embedding's direction; else that of the embedding, as in the paper.
     """
 
     own_scores = ("density",)
@@ -163,7 +171,10 @@ class HybridHead(Head):
         return loss
 
     def log_density(self, z_BD: Tensor, noise: float = 0.0) -> Tensor:
-        """log p of the standardized direction (B,), in the precision of the weights even where others mix."""
+        """Return log p of the standardized direction (B,).
+
+        In the precision of the weights even if others mix.
+        """
         with torch.autocast(z_BD.device.type, enabled=False):
             z_BD = z_BD.to(self.classifier.weight.dtype)
             x_BD = self.standard(z_BD if self.length is None else self.length * direction(z_BD))
@@ -177,7 +188,7 @@ class HybridHead(Head):
 
 
 def direction(z_BD: Tensor) -> Tensor:
-    """z / |z|. Of an embedding that is all zeros, as rectified ones can be, the gradient stays bounded."""
+    """Return z / |z|. The gradient stays bounded for an embedding of zeros, which rectified ones can be."""
     return z_BD * torch.rsqrt(z_BD.square().sum(dim=1, keepdim=True) + SMALLEST_SQUARE)
 
 

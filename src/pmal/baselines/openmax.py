@@ -17,7 +17,7 @@ What differs from the paper and its code:
 - The distance is Euclidean; the code adds a 200th of it, a scale made for AlexNet, to the cosine distance.
 - The Weibull distribution begins at zero; libMR's begins at the smallest distance of the tail minus 1, a
   length that means something else in every network.
-- The paper rejects where the unknown class is the largest, and where the largest probability is small. Here
+- The paper rejects if the unknown class is the largest, and if the largest probability is small. Here
   the unknown class's probability has a threshold; images of the second kind have a larger one, too.
 - Ranks count as in the code; in the paper's equation the last of the alpha classes gives up nothing.
 - A class with fewer than 10 correctly classified images (or images that differ from their mean) has a mean of
@@ -44,7 +44,9 @@ STEEPEST = 1e3
 
 
 def fit_weibull(values: Floats) -> tuple[float, float]:
-    """Shape and scale of the likeliest Weibull distribution that begins at zero; values of zero are left out.
+    """Return shape and scale of the likeliest Weibull distribution that begins at zero.
+
+    Values of zero are left out.
 
     >>> shape, scale = fit_weibull(np.array([1.0, 2.0, 3.0]))
     >>> print(f"{shape:.4f} {scale:.4f}")
@@ -59,7 +61,7 @@ def fit_weibull(values: Floats) -> tuple[float, float]:
     logs = logs - top  # the largest value is 1 now, and its powers cannot overflow
 
     def slope(shape: float) -> float:
-        """Of the log likelihood, with its sign turned; it rises with the shape."""
+        """Return the slope of the log likelihood, with its sign turned; it rises with the shape."""
         powers = np.exp(shape * logs)
         return float((powers * logs).sum() / powers.sum() - 1 / shape - logs.mean())
 
@@ -72,13 +74,13 @@ def fit_weibull(values: Floats) -> tuple[float, float]:
 
 
 def centered(logits_BK: Tensor) -> Tensor:
-    """Activations, float64: the logits minus their mean over the classes."""
+    """Return activations, float64: the logits minus their mean over the classes."""
     logits_BK = logits_BK.double()
     return logits_BK - logits_BK.mean(dim=1, keepdim=True)
 
 
 def mean_activations(logits_NK: Tensor, labels_N: Tensor) -> tuple[Tensor, list[Floats]]:
-    """Of the correctly classified images of each class: the mean (K, K), and the distances to it."""
+    """Return the mean (K, K) of each class's correctly classified images, and their distances to it."""
     active_NK, distances = centered(logits_NK), []
     means_KK = active_NK.new_zeros(logits_NK.shape[1], logits_NK.shape[1])
     correct_N = logits_NK.argmax(dim=1) == labels_N
@@ -93,7 +95,7 @@ def mean_activations(logits_NK: Tensor, labels_N: Tensor) -> tuple[Tensor, list[
 
 
 def fit_tails(distances: list[Floats], tail: int) -> Floats:
-    """Shape and scale of each class, (K, 2)."""
+    """Return shape and scale of each class, (K, 2)."""
     tails = [np.sort(values[values > 0])[-tail:] for values in distances]
     is_rich = [(values > 0).sum() >= FEWEST for values in distances]
     rich = [values for values, enough in zip(tails, is_rich, strict=True) if enough]
@@ -105,7 +107,7 @@ def fit_tails(distances: list[Floats], tail: int) -> Floats:
 def unknown_probability(
     logits_BK: Tensor, means_KK: Tensor, shape_K: Tensor, scale_K: Tensor, alpha: int
 ) -> Tensor:
-    """The unknown class's share of the softmax over revised activations, float64 (B,).
+    """Return the unknown class's share of the softmax over revised activations, float64 (B,).
 
     >>> means, ones = torch.tensor([[4.0, -4.0], [-4.0, 4.0]]).double(), torch.ones(2)
     >>> unknown_probability(torch.tensor([[8.0, 0.0], [20.0, -20.0]]), means, ones, ones, alpha=1)
@@ -132,7 +134,9 @@ def _distances(active_BK: Tensor, means_KK: Tensor) -> Tensor:
 class OpenMaxHead(LinearHead):
     """A trained linear layer, and where each class's activations end.
 
-    tail: how many of a class's largest distances are looked at. alpha: how many activations are revised.
+    Args:
+        tail: how many of a class's largest distances are looked at.
+        alpha: how many activations are revised.
     """
 
     own_scores = ("openmax",)

@@ -1,6 +1,6 @@
 """PROSER: placeholders for what is unknown (Zhou et al., CVPR 2021).
 
-Beside the K known classes the classifier has C placeholders, of which the one with the largest logit counts.
+Next to the K known classes the classifier has C placeholders, of which the one with the largest logit counts.
 It is trained on with images, and with mixtures of images of two classes, made in the middle of the network:
 
     f(x)  = (w_1 z, ..., w_K z, max_c p_c z)                   K + 1 logits of the embedding z
@@ -25,7 +25,7 @@ What differs:
 - Each image is mixed with the next one of the batch, which was shuffled, by a share of its own; pairs of one
   class do not count. The public code keeps those, and draws one share per batch.
 - alpha is a whole number, because Beta(alpha, alpha) is then the median of 2 alpha - 1 uniform numbers.
-- Where the encoder is not a sequence of layers, the images themselves are mixed.
+- If the encoder is not a sequence of layers, the images themselves are mixed.
 
 The defaults are those of the public code.
 
@@ -53,9 +53,16 @@ def placeholder_loss(
     gamma: float = 0.01,
     smoothing: float = 0.0,
 ) -> Tensor:
-    """Of L = K + 1 logits, the last of which is the placeholder's, of images and of mixtures.
+    """Return the loss of L = K + 1 logits of images and of mixtures, the last logit the placeholder's.
 
-    counts_B: which mixtures are of two classes.
+    Args:
+        logits_BL: of the images.
+        mixed_BL: of the mixtures.
+        labels_B: of the images.
+        counts_B: which mixtures are of two classes.
+        beta: weight of the placeholder as second choice.
+        gamma: weight of the mixtures.
+        smoothing: of the labels.
 
     >>> logits = torch.tensor([[5.0, 0.0, 2.0]])
     >>> placeholder_loss(logits, logits, torch.tensor([0]), torch.tensor([False]))
@@ -74,7 +81,7 @@ def placeholder_loss(
 
 
 def mix_neighbors(hidden_B: Tensor, labels_B: Tensor, share_B: Tensor) -> tuple[Tensor, Tensor]:
-    """Each row with the next one, the last with the first; and whether they are of different classes.
+    """Return each row mixed with the next, the last with the first, and whether their classes differ.
 
     >>> mix_neighbors(torch.tensor([[1.0], [3.0]]), torch.tensor([0, 1]), torch.tensor([0.75, 0.5]))
     (tensor([[1.5000],
@@ -86,7 +93,10 @@ def mix_neighbors(hidden_B: Tensor, labels_B: Tensor, share_B: Tensor) -> tuple[
 
 
 def draw_shares(count: int, alpha: int, device: torch.device) -> Tensor:
-    """From Beta(alpha, alpha): the median of 2 alpha - 1 uniform numbers, which a captured step can draw."""
+    """Draw from Beta(alpha, alpha).
+
+    It is the median of 2 alpha - 1 uniform numbers, which a captured step can draw.
+    """
     return torch.rand(count, 2 * alpha - 1, device=device).sort(dim=1).values[:, alpha - 1]
 
 
@@ -99,8 +109,11 @@ def draw_shares(count: int, alpha: int, device: torch.device) -> Tensor:
 class PlaceholderHead(LinearHead):
     """A linear layer for the known classes, and one for what is none of them.
 
-    placeholders: how many. beta: weight of being the second choice. gamma: weight of the mixtures.
-    alpha: how near to the middle they are mixed.
+    Args:
+        placeholders: how many.
+        beta: weight of being the second choice.
+        gamma: weight of the mixtures.
+        alpha: how near to the middle they are mixed.
     """
 
     own_scores = ("placeholder",)

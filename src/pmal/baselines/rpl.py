@@ -10,7 +10,7 @@ The second term bounds the space around the reciprocal points: samples of the cl
 from them, and what is of no class is left near all points. RPL rejects by its largest probability, the score
 `probability`, as the public code of ARPL does; RPL++ by its largest logit, the score `logit`.
 
-RPL++ learns prototypes m_kj beside them, as many again, which do what those of CPN do:
+RPL++ learns prototypes m_kj next to them, as many again, which do what those of CPN do:
 
     logit_k = gamma (mean_j |z - p_kj|^2 - min_j |z - m_kj|^2) / 2
     loss    = RPL's with these logits + weight min_j |z - m_yj|^2 / D
@@ -36,7 +36,10 @@ PAPER = "Chen et al., Learning Open Set Network with Discriminative Reciprocal P
 class ReciprocalPointsHead(Head):
     """Reciprocal points; the farthest class decides.
 
-    points: reciprocal points per class. gamma: how sharp the distances are. weight: of the bounded space.
+    Args:
+        points: reciprocal points per class.
+        gamma: how sharp the distances are.
+        weight: of the bounded space.
     """
 
     def __init__(self, shape: HeadShape, points: int = 1, gamma: float = 0.5, weight: float = 0.1) -> None:
@@ -49,7 +52,7 @@ class ReciprocalPointsHead(Head):
         return self.gamma * squared_distances(z_BD, self.points).mean(dim=2)
 
     def bound(self, z_BD: Tensor, labels_B: Tensor) -> Tensor:
-        """How far, squared, the samples are from the shells around the points of their class."""
+        """Return how far, squared, the samples are from the shells around the points of their class."""
         own_Bn = _of_class(squared_distances(z_BD, self.points), labels_B) / z_BD.shape[1]
         return (own_Bn - self.radius[labels_B, None]).square().mean()
 
@@ -76,6 +79,6 @@ class PrototypesBesideHead(ReciprocalPointsHead):
 
 
 def _of_class(distances_BKn: Tensor, labels_B: Tensor) -> Tensor:
-    """Distances to the points of the own class, (B, n)."""
+    """Return the distances to the points of the own class, (B, n)."""
     index_B1n = labels_B[:, None, None].expand(-1, 1, distances_BKn.shape[2])
     return distances_BKn.gather(1, index_B1n).squeeze(1)

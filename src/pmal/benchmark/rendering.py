@@ -16,13 +16,14 @@ from pmal.reporting.tables import align
 
 @dataclass(frozen=True)
 class Beside:
-    """Our figure and the paper's, where there is one."""
+    """Our figure and the paper's, if there is one."""
 
     ours: Mean | None
     paper: Printed | None
 
     @property
     def difference(self) -> float | None:
+        """Our figure minus the other."""
         return None if self.ours is None or self.paper is None else self.ours.value - self.paper.value
 
 
@@ -43,6 +44,7 @@ class Table:
 
     @property
     def caption(self) -> str:
+        """The line above the table."""
         return f"{self.title}; family={self.family}"
 
 
@@ -52,7 +54,10 @@ FORMATS = ("markdown", "latex", "csv", "terminal")
 def render(tables: Sequence[Table], form: str, width: int | None = None) -> str:
     """Return the tables in one of FORMATS, one below the other.
 
-    width: of the terminal, in letters. A table that is wider is shown row by row. None: no limit.
+    Args:
+        tables: the tables.
+        form: one of FORMATS.
+        width: of the terminal, in letters. A table that is wider is shown row by row. None: no limit.
     """
     if not tables:
         return "nothing in the ledger yet"
@@ -63,7 +68,7 @@ def render(tables: Sequence[Table], form: str, width: int | None = None) -> str:
 
 
 def as_data(tables: Sequence[Table]) -> list[dict[str, Any]]:
-    """For JSON: a row by its heads, a figure by its parts."""
+    """Return the tables for JSON: a row by its heads, a figure by its parts."""
     return [
         {
             "title": table.title,
@@ -117,7 +122,7 @@ def _row_by_row(heads: Sequence[str], row: Sequence[Entry], width: int) -> list[
 
 
 def _csv(table: Table) -> str:
-    """Every figure in a column of its own; the family is the second column."""
+    """Return CSV with every figure in a column of its own; the family is the second column."""
     kinds = [_kind([row[i] for row in table.rows]) for i in range(len(table.heads))]
     columns = zip(table.heads, kinds, strict=True)
     heads = [word for head, kind in columns for word in _PARTS[kind](head)]
@@ -170,7 +175,7 @@ def _plain(value: float | None) -> str:
 
 
 def entry_text(entry: Entry) -> str:
-    """One figure for people, such as `90.4 ± 1.2`."""
+    """Return one figure as people read it, such as `90.4 ± 1.2`."""
     if entry is None:
         return ""
     if isinstance(entry, Mean):
@@ -186,7 +191,7 @@ def entry_text(entry: Entry) -> str:
 
 
 def _beside(entry: Beside) -> str:
-    """Such as `90.4 ± 1.2 (n=5), paper 94.6: -4.2`: ours, the paper's, the difference."""
+    """Return ours, the paper's and the difference, such as `90.4 ± 1.2 (n=5), paper 94.6: -4.2`."""
     paper = "" if entry.paper is None else f"paper {entry.paper.value:.1f}{'*' * entry.paper.own}"
     if entry.ours is None:
         return paper

@@ -1,6 +1,6 @@
 """The cells of a plan, one after another or several at a time, each in a process of its own then.
 
-A cell waits while another one trains a classifier that it needs. A cell that fails is told of in one line,
+A cell waits while another one trains a classifier that it needs. A cell that fails is reported in one line,
 and the others go on.
 """
 
@@ -37,13 +37,13 @@ from pmal.plugins import load_plugin, named_plugins
 if TYPE_CHECKING:
     from multiprocessing.sharedctypes import SynchronizedArray
 
-GO_ON = "run the same command again to go on where it stopped"
+GO_ON = "run the same command again to resume where it stopped"
 _LOOK_SECONDS = 0.5
 """How often those that wait look whether the classifier that they need is there."""
 
 
 def missing_cells(planned: Sequence[Planned], places: Places, display: Display) -> list[Planned]:
-    """What is not in the ledger. A broken record is reported, and counts as missing."""
+    """Return the cells that are not in the ledger. A broken record is reported, and counts as missing."""
     missing = []
     for one in planned:
         try:
@@ -57,7 +57,7 @@ def missing_cells(planned: Sequence[Planned], places: Places, display: Display) 
 
 
 def run_one_by_one(planned: Sequence[Planned], places: Places, session: Session) -> list[str]:
-    """The names of the cells that failed."""
+    """Run the cells; return the names of those that failed."""
     failed = []
     for number, one in enumerate(planned, 1):
         session.display.say(f"cell {number} of {len(planned)}: {one.cell.name}")
@@ -83,7 +83,7 @@ class _Running:
 def run_at_once(
     planned: Sequence[Planned], places: Places, resources: Resources, jobs: int, display: Display
 ) -> list[str]:
-    """Up to `jobs` cells at a time, side by side on one GPU. Gives the names of the cells that failed."""
+    """Run up to `jobs` cells at a time, side by side on one GPU; return the names of those that failed."""
     gpu = choose_device(resources.device).type == "cuda"
     with shared_gpu() if gpu else contextlib.nullcontext():
         return _run_processes(planned, places, resources, jobs, display)
@@ -109,7 +109,7 @@ def _run_processes(
                 with uninterrupted_starts():
                     process.start()
                     running.append(_Running(process, position, training))
-                for other in running:  # the most that ever ran beside it
+                for other in running:  # the most that ever ran at the same time
                     beside[other.position] = max(beside[other.position], len(running) - 1)
                 continue
             wait([one.process.sentinel for one in running], timeout=_LOOK_SECONDS)
@@ -128,7 +128,7 @@ def _run_processes(
 
 
 def _killed(exitcode: int | None) -> str:
-    """What a process could not say itself; nothing of one that ended by itself.
+    """Return what a process could not say itself; an empty text if it ended by itself.
 
     >>> _killed(-9), _killed(3)
     ('its process was killed (SIGKILL; the memory of the machine may be used up)', '')
@@ -147,7 +147,7 @@ def _next_ready(
     places: Places,
     resources: Resources,
 ) -> tuple[int, list[Key]] | None:
-    """The first cell that need not wait for a classifier of another one, and what it will train itself."""
+    """Return the first cell that need not wait for a classifier of another, and what it will train itself."""
     device = choose_device(resources.device)
     store = places.store(device)
     in_training = {key for one in running for key in one.training if key not in store}
@@ -166,7 +166,7 @@ def _work(
     beside: "SynchronizedArray[Any]",
     plugins: Sequence[str],
 ) -> None:
-    """A cell in a process of its own."""
+    """Run a cell in a process of its own."""
     # Ctrl-C in a terminal would come twice, from it and from the parent, and a second signal saves nothing.
     os.setpgrp()
     leave_interrupts_to_parent()  # one that came while this process started

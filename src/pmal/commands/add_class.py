@@ -50,7 +50,7 @@ def add_class(
     """Add a class to the model of RUN, or all that a table names, without training; a new version is saved.
 
     Prints how many prototypes each class has, how many held-out images of the other classes it takes, their
-    accuracy before and after, and the rule of rejection where it changed. An image that cannot be read ends
+    accuracy before and after, and the rule of rejection if it changed. An image that cannot be read ends
     it, and nothing is written.
     """
     if not images and not name.lower().endswith(TABLE):
@@ -121,7 +121,7 @@ def _images(paths: list[str]) -> list[str]:
 
 
 def _rows(paths: list[str]) -> "VectorStore":
-    """The rows of one file of embeddings, all of them finite."""
+    """Return the rows of one file of embeddings, all of them finite."""
     import numpy as np
 
     from pmal.data.rows.formats import is_embedding_file

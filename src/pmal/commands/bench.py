@@ -17,7 +17,7 @@ def bench(
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
-    """Measure this machine: training, the PMAL step, mining and prediction, beside a plain training loop.
+    """Measure this machine: training, the PMAL step, mining and prediction, next to a plain training loop.
 
     All in one run on made-up images, in turns, so that the ratios hold on a busy machine, too.
     """

@@ -73,9 +73,11 @@ def benchmark(
     memory_limit: MemoryOption = Resources.memory_limit,
     as_json: JsonOption = False,
 ) -> None:
-    """Methods x data sets x splits x seeds: one JSON per cell. What is in the ledger is not computed again.
+    """Run methods x data sets x splits x seeds: one JSON per cell.
 
-    Run the same command again after an interruption: it goes on where it stopped.
+    Cells in the ledger are not computed again.
+
+    Run the same command again after an interruption: it resumes where it stopped.
     """
     if context.invoked_subcommand:
         return
@@ -114,7 +116,7 @@ def _run(missing: "list[Planned]", places: "Places", session: "Session", jobs: i
 
     make_folder(places.out)
     for source in dict.fromkeys(one.cell.source_path or one.cell.source for one in missing):
-        open_source(source, session.resources.data_root)  # fails now where the data are missing
+        open_source(source, session.resources.data_root)  # fails now if the data are missing
     if missing:
         make_folder(places.work)
     if jobs == 1 or len(missing) < 2:
@@ -149,7 +151,7 @@ def _show_plan(
 
 @benchmark_app.command("table")
 def table(
-    paper: Annotated[bool, typer.Option("--paper", help="The paper's tables, beside its figures.")] = False,
+    paper: Annotated[bool, typer.Option("--paper", help="The paper's tables, next to its figures.")] = False,
     number: Annotated[
         int | None, typer.Option("--table", min=1, max=5, help="One of the paper's tables alone.")
     ] = None,

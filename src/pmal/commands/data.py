@@ -51,7 +51,7 @@ def data_check(source: SourceArgument, data_root: DataRootOption = None, as_json
 
     Classes without images or with few, unreadable, tiny and flat images, equal and nearly equal ones in
     different classes or in training and test. Of embeddings: rows that are NaN,
-    zero or equal. The exit code is 3 where `pmal fit` would refuse the data, or where a row is NaN.
+    zero or equal. The exit code is 3 if `pmal fit` would reject the data, or if a row is NaN.
     """
     session = start_session(Resources(data_root=data_root), as_json, AGAIN)
 
@@ -63,7 +63,7 @@ def data_check(source: SourceArgument, data_root: DataRootOption = None, as_json
     found = check_source(open_to_check(source, data_root), session.display)
     print(json.dumps(found) if as_json else describe_check(found, source))
     if not found["usable"]:
-        raise DataError(f"{source}: `pmal fit` would refuse the data: mend what is listed first")
+        raise DataError(f"{source}: `pmal fit` would reject the data: fix what is listed first")
     for problem in found["problems"]:
         if problem["kind"] == NOT_A_NUMBER:
             raise DataError(f"{source}: {count_words(problem)}: {problem['advice']}")
@@ -74,7 +74,7 @@ def data_convert(
     source: SourceArgument,
     out: Annotated[Path, typer.Argument(metavar="OUT.parquet", help="The Parquet file to write.")],
     data_root: DataRootOption = None,
-    force: Annotated[bool, typer.Option(help="Replace OUT.parquet where it exists.")] = False,
+    force: Annotated[bool, typer.Option(help="Replace OUT.parquet if it exists.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Write SOURCE as one Parquet file in Hugging Face's image layout. Encoded images keep their bytes."""
@@ -106,11 +106,11 @@ def data_convert(
 def data_splits(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A data set with published splits.")],
     family: Annotated[
-        str | None, typer.Option(help="A family that is published for it. Default: arpl where it exists.")
+        str | None, typer.Option(help="A family that is published for it. Default: arpl if it exists.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """The known and unknown classes of every split, and what is wrong with the published lists."""
+    """Print the known and unknown classes of every split, and what is wrong with the published lists."""
     from pmal.data.splits.protocols import as_json as splits_as_json
     from pmal.data.splits.protocols import list_families, split_defects, splits
 

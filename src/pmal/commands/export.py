@@ -78,7 +78,7 @@ def export(
 
 
 def open_exported(path: Path, device: str, accept: float | None = None, **rule: Any) -> "OnnxModel":
-    """The model of an exported file, which decides as it was exported, but for the acceptance rate."""
+    """Return the model of an exported file, which decides as it was exported, but for the acceptance rate."""
     if any(value is not None for value in rule.values()):
         fix = "give --score, --per-class and --threshold to `pmal export`, or name the run"
         raise UsageError(f"the rule of {path} is part of it: {fix}")

@@ -41,7 +41,7 @@ CacheOption = Annotated[str | None, typer.Option(metavar="FOLDER", help=RESOURCE
 FromOption = Annotated[
     str | None,
     typer.Option(
-        "--from", metavar="STAGE", help=f"Do this stage and all after it anew: {', '.join(STAGE_NAMES)}."
+        "--from", metavar="STAGE", help=f"Do this stage and all after it again: {', '.join(STAGE_NAMES)}."
     ),
 ]
 OnlyOption = Annotated[
@@ -60,7 +60,7 @@ SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", help="Any other setting: section.field=value. May be repeated."),
 ]
-GO_ON = "run the same command again to go on where it stopped"
+GO_ON = "run the same command again to resume where it stopped"
 AGAIN = "nothing was written"
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
 
@@ -78,7 +78,7 @@ def general(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it and exit.")
     ] = False,
 ) -> None:
-    """What stands before the name of a command; its help is that of `pmal`."""
+    """Take the options that stand before the name of a command; their help is that of `pmal`."""
 
 
 def give_plugins(app: typer.Typer) -> None:
@@ -127,7 +127,7 @@ def _with_plugins(command: Callable[..., Any] | None) -> Callable[..., Any]:
 
 
 def checked(settings: dict[str, Any], where: str = "") -> dict[str, Any]:
-    """The same settings, found right by themselves: others that stand above them would hide what is wrong."""
+    """Return the settings if they are right by themselves: others above them would hide what is wrong."""
     try:
         build(RunConfig, settings)
     except UsageError as error:
@@ -136,7 +136,7 @@ def checked(settings: dict[str, Any], where: str = "") -> dict[str, Any]:
 
 
 def start_session(resources: Resources, quiet: bool, advice: str = GO_ON) -> "Session":
-    """Devices checked, display chosen, signals turned into an orderly end that gives the advice."""
+    """Return a session: devices checked, display chosen, signals turned into an end with the advice."""
     display = start_display(quiet, advice)
 
     from pmal._runtime.session import open_session
@@ -145,7 +145,7 @@ def start_session(resources: Resources, quiet: bool, advice: str = GO_ON) -> "Se
 
 
 def start_display(quiet: bool, advice: str) -> "Display":
-    """The same for work that needs no device, and no torch."""
+    """Return the display of a session for work that needs no device, and no torch."""
     from pmal._runtime.progress import choose_display
     from pmal._runtime.signals import raise_on_signals
 
@@ -155,7 +155,7 @@ def start_display(quiet: bool, advice: str) -> "Display":
 
 
 def start_shared_session(resources: Resources, quiet: bool, advice: str = GO_ON) -> "Session":
-    """The same for commands whose work several processes of torchrun can share."""
+    """Return a session for commands whose work several processes of torchrun can share."""
     from pmal._runtime.progress import choose_display
     from pmal._runtime.session import open_shared_session
     from pmal._runtime.signals import raise_on_signals

@@ -45,7 +45,7 @@ def report(
 
 
 def report_after_fit(run: Path, session: "Session") -> Path | None:
-    """The same at the end of a fit, which a report that cannot be drawn does not spoil: a line says why."""
+    """Write the report at the end of a fit. If it cannot be drawn, one line says why, and the fit is kept."""
     try:
         from pmal.reporting.page.run_report import write_report
 

@@ -58,13 +58,13 @@ def are_rows(values: Any) -> bool:
 
 
 def image_store(images: Any, origin: str = NAME) -> PixelStore:
-    """Images (N, H, W) or (N, H, W, C) of uint8, or a list of paths of image files."""
+    """Return a store of images (N, H, W) or (N, H, W, C) of uint8, or of a list of paths of image files."""
     paths = _paths(images)
     return ArrayStore(origin, _pixels(images)) if paths is None else FileStore("", paths)
 
 
 def vector_store(vectors: Any, origin: str = NAME) -> VectorStore:
-    """Embeddings (N, D) of real numbers, kept in single precision; rows of a file stay as they are."""
+    """Return a store of embeddings (N, D), kept in single precision; rows of a file stay as they are."""
     if isinstance(vectors, VectorStore):
         return vectors
     array = as_array(vectors, NAME)
@@ -81,7 +81,7 @@ def vector_store(vectors: Any, origin: str = NAME) -> VectorStore:
 
 
 def _paths(images: Any) -> list[str] | None:
-    """The paths of a list of them; None for anything else."""
+    """Return the paths of a list of them; None for anything else."""
     if isinstance(images, str | os.PathLike):
         raise DataError(f"{NAME} is one path: pass a list, [{str(images)!r}]")
     given = images

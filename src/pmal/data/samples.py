@@ -22,7 +22,7 @@ UNKNOWN_NAME = "unknown"
 
 
 def evenly(count: int, most: int) -> Ids:
-    """At most so many of the positions 0 .. count - 1, evenly spaced: the same ones every time.
+    """Return at most so many of the positions 0 .. count - 1, evenly spaced: the same ones every time.
 
     >>> evenly(10, 4).tolist(), evenly(3, 4).tolist()
     ([0, 3, 6, 9], [0, 1, 2])
@@ -46,11 +46,11 @@ class PixelStore(Protocol):
     def __len__(self) -> int: ...
 
     def name(self, row: int) -> str:
-        """What a person needs to find the image: its path, or the file and the place in it."""
+        """Return what a person needs to find the image: its path, or the file and the place in it."""
         ...
 
     def read(self, row: int) -> Pixels:
-        """Pixels of shape (H, W, C) with C = 1 or 3. Raises `BadImage`."""
+        """Return pixels of shape (H, W, C) with C = 1 or 3. Raises `BadImage`."""
         ...
 
 
@@ -59,7 +59,7 @@ class EncodedStore(PixelStore, Protocol):
     """A store whose images are encoded: of a large JPEG, no more is decoded than is needed."""
 
     def encoded(self, row: int) -> bytes:
-        """The image as it is in its file. Raises `BadImage`."""
+        """Return the image as it is in its file. Raises `BadImage`."""
         ...
 
 
@@ -85,13 +85,13 @@ class ArrayStore:
 class VectorStore:
     """Embeddings (N, D) from another model in the place of images: each is one pixel of D channels.
 
-    They are in memory already, and are never read one by one: what is read are pictures for people.
+    They are in memory already, and are never read one by one: only their pictures are read, to be looked at.
     """
 
     origin: str
     vectors: Vectors
     pictures: EncodedStore | None = None
-    """The image that each row was made of; None where nobody named them."""
+    """The image that each row was made of; None if nobody named them."""
 
     def __len__(self) -> int:
         return len(self.vectors)
@@ -103,7 +103,7 @@ class VectorStore:
         return self._pictures().read(row)
 
     def encoded(self, row: int) -> bytes:
-        """The picture as it is in its file. Raises `BadImage`."""
+        """Return the picture as it is in its file. Raises `BadImage`."""
         return self._pictures().encoded(row)
 
     def finite(self, rows: Ids) -> NDArray[np.bool_]:
@@ -127,7 +127,7 @@ class Samples:
 
     @classmethod
     def whole(cls, store: PixelStore, labels: NDArray[np.integer], class_names: tuple[str, ...]) -> "Samples":
-        """All rows of a store, in its order."""
+        """Return all rows of a store, in its order."""
         return cls(store, np.arange(len(store), dtype=np.int64), labels.astype(np.int64), class_names)
 
     def __len__(self) -> int:
@@ -139,6 +139,7 @@ class Samples:
         return "rows" if isinstance(self.store, VectorStore) else "images"
 
     def name(self, position: int) -> str:
+        """Return what a person needs to find the sample."""
         return self.store.name(int(self.ids[position]))
 
     def name_in_source(self, position: int) -> str:
@@ -146,14 +147,18 @@ class Samples:
         return name_in_source(self.store, int(self.ids[position]))
 
     def read(self, position: int) -> Pixels:
+        """Return the pixels of the sample. Raises `BadImage`."""
         return self.store.read(int(self.ids[position]))
 
     def at(self, positions: NDArray[np.integer] | NDArray[np.bool_]) -> "Samples":
-        """The samples at these positions (or under this mask), with their ids and labels."""
+        """Return the samples at these positions (or under this mask), with their ids and labels."""
         return Samples(self.store, self.ids[positions], self.labels[positions], self.class_names)
 
     def of_classes(self, classes: tuple[int, ...]) -> "Samples":
-        """The samples of these classes, relabeled: class `classes[k]` becomes k. Order and ids are kept."""
+        """Return the samples of these classes, relabeled: class `classes[k]` becomes k.
+
+        Order and ids are kept.
+        """
         new_label = np.full(len(self.class_names), -1, dtype=np.int64)
         new_label[list(classes)] = np.arange(len(classes))
         relabeled = new_label[self.labels]
@@ -188,8 +193,8 @@ class Source:
     digits: bool = False
     """Images of digits: never flipped."""
     loose: tuple[str, ...] = ()
-    """Files beside the class folders, which belong to no class and are left out."""
+    """Files next to the class folders, which belong to no class and are left out."""
     faults: tuple[str, ...] = ()
-    """What is wrong with its test part, where it was opened all the same to be checked."""
+    """What is wrong with its test part, if it was opened all the same to be checked."""
     ignored: tuple[str, ...] = ()
-    """Files of desktops (Thumbs.db), which are no samples; listed where it was opened to be checked."""
+    """Files of desktops (Thumbs.db), which are no samples; listed if it was opened to be checked."""

@@ -17,7 +17,7 @@ from pmal.errors import DataError, UsageError
 
 UNKNOWN = -1
 Labels = NDArray[Any]
-"""int64, float64, bool or text; objects where unknown is of another kind than the classes."""
+"""int64, float64, bool or text; objects if unknown is of another kind than the classes."""
 
 KINDS = {"i": "integers", "f": "floats", "b": "booleans", "U": "text"}
 """What labels can be, by numpy's letter."""
@@ -92,8 +92,8 @@ class ClassLabels:
     def labels(self, numbers_N: Ids) -> Labels:
         """Return the label of each class number.
 
-        They are of the kind of the classes where unknown is, too: numbers with a number, text with text.
-        Truth values become numbers where unknown is one, as numpy has them; they compare equal.
+        They are of the kind of the classes if unknown is, too: numbers with a number, text with text.
+        Truth values become numbers if unknown is one, as numpy has them; they compare equal.
 
         >>> ClassLabels.named(("dog", "wolf")).labels(np.array([1, -1]))
         array(['wolf', -1], dtype=object)
@@ -118,7 +118,7 @@ class ClassLabels:
 
 
 def read_labels(y: Any, count: int, unknown: Any = UNKNOWN) -> Labels:
-    """Return one label per sample: int64, float64, bool, or objects where there is text among them.
+    """Return one label per sample: int64, float64, bool, or objects if there is text among them.
 
     >>> read_labels(["dog", -1], 2)
     array(['dog', -1], dtype=object)

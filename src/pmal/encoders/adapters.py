@@ -24,7 +24,7 @@ class Encoder(nn.Module):
 class FeatureAdapter(Encoder):
     """Any module that returns features (B, D), or maps (B, D, H, W), which are averaged over their pixels.
 
-    Where `num_features` is not given, a dry run on one black image finds it.
+    If `num_features` is not given, a dry run on one black image finds it.
 
     >>> FeatureAdapter(nn.Conv2d(1, 7, 3), in_channels=1, image_size=8).num_features
     7
@@ -44,11 +44,11 @@ class FeatureAdapter(Encoder):
         return self._features(self.body(images))
 
     def lower(self, images: Tensor) -> Tensor:
-        """The first half of the layers; the images themselves, where the body is not a sequence."""
+        """Return what the first half of the layers gives; the images if the body is no sequence."""
         return _through(self.body, slice(0, self.middle), images)
 
     def upper(self, hidden: Tensor) -> Tensor:
-        """The rest, such that upper(lower(images)) is forward(images)."""
+        """Return what the other half gives, such that the two halves together are `forward`."""
         if not self.middle:
             return self.forward(hidden)
         return self._features(_through(self.body, slice(self.middle, None), hidden))
@@ -57,7 +57,7 @@ class FeatureAdapter(Encoder):
         z_BD = pooled(features)
         if z_BD.shape[1] != self.num_features:
             raise UsageError(
-                f"{_kind(self.body)} returned {z_BD.shape[1]} features where {self.num_features} were "
+                f"{_kind(self.body)} returned {z_BD.shape[1]} features, but {self.num_features} were "
                 "promised: set num_features to what it returns"
             )
         return z_BD
@@ -79,7 +79,7 @@ class Projected(Encoder):
 
 @contextlib.contextmanager
 def evaluating(network: nn.Module) -> Iterator[None]:
-    """Without a trace in the statistics of batch norm; every part has its own mode again afterwards."""
+    """Evaluate in the block without a trace in batch norm's statistics; restore the mode of every part."""
     modes = [(module, module.training) for module in network.modules()]
     network.eval()
     try:
@@ -90,14 +90,14 @@ def evaluating(network: nn.Module) -> Iterator[None]:
 
 
 def lower_half(encoder: nn.Module, images: Tensor) -> Tensor:
-    """What the first half of an encoder makes of images; an encoder that cannot be cut begins with them."""
+    """Return what an encoder's first half makes of images; the images themselves if it cannot be cut."""
     if isinstance(encoder, Projected):
         return lower_half(encoder.encoder, images)
     return encoder.lower(images) if isinstance(encoder, FeatureAdapter) else images
 
 
 def upper_half(encoder: nn.Module, hidden: Tensor) -> Tensor:
-    """Embeddings from what `lower_half` made: the two together are the encoder."""
+    """Return embeddings from what `lower_half` made: the two together are the encoder."""
     if isinstance(encoder, Projected):
         projected_BD: Tensor = encoder.projection(upper_half(encoder.encoder, hidden))
         return projected_BD
@@ -106,7 +106,7 @@ def upper_half(encoder: nn.Module, hidden: Tensor) -> Tensor:
 
 
 def timm_encoder(model: str, in_channels: int, image_size: int | None) -> FeatureAdapter:
-    """A model of timm without its classification head, untrained."""
+    """Return a model of timm without its classification head, untrained."""
     if ":" in model:  # timm would fetch weights from a hub, whoever wrote the name
         raise UsageError(f"encoder 'timm/{model}': name a model that timm itself defines, without ':'")
     timm = _import_library("timm", model)
@@ -115,7 +115,7 @@ def timm_encoder(model: str, in_channels: int, image_size: int | None) -> Featur
 
 
 def torchvision_encoder(model: str, in_channels: int, image_size: int | None) -> FeatureAdapter:
-    """A classification model of torchvision without its head, untrained."""
+    """Return a classification model of torchvision without its head, untrained."""
     if in_channels != 3:
         raise UsageError(
             f"encoder 'torchvision/{model}' takes images of 3 channels, not {in_channels}: "
@@ -140,7 +140,7 @@ def pooled(features: Any) -> Tensor:
         return features
     if isinstance(features, Tensor) and features.ndim == 4:
         # Unlike adaptive_avg_pool2d, the mean has a deterministic gradient on CUDA. It is taken with the
-        # channels last, where networks are trained, so that its gradient lies in memory as the maps do.
+        # channels last, when networks are trained, so that its gradient lies in memory as the maps do.
         return features.movedim(1, 3).mean(dim=(1, 2))
     got = f"shape {tuple(features.shape)}" if isinstance(features, Tensor) else f"a {type(features).__name__}"
     raise UsageError(
@@ -149,9 +149,9 @@ def pooled(features: Any) -> Tensor:
 
 
 def _middle(body: nn.Module) -> int:
-    """Where a sequence of layers is cut: before the middle one of those with weights; 0 where it cannot be.
+    """Return where a sequence of layers is cut: before the middle one of those with weights; else 0.
 
-    There, and not between a layer and its norm or activation, which may work in place.
+    There, and not between a layer and its norm or activation, which may work in place. 0 if it cannot be cut.
     """
     if type(body) is not nn.Sequential:
         return 0
@@ -160,7 +160,7 @@ def _middle(body: nn.Module) -> int:
 
 
 def _through(body: nn.Module, part: slice, x: Tensor) -> Tensor:
-    """Layer by layer: a slice of a Sequential would be a new module at every call."""
+    """Run layer by layer: a slice of a Sequential would be a new module at every call."""
     if isinstance(body, nn.Sequential):
         for layer in list(body)[part]:
             x = layer(x)
@@ -168,7 +168,7 @@ def _through(body: nn.Module, part: slice, x: Tensor) -> Tensor:
 
 
 def _dry_run(body: nn.Module, in_channels: int, image_size: int) -> Tensor:
-    """Features of one black image; the body keeps its modes and batch statistics."""
+    """Return the features of one black image; the body keeps its modes and batch statistics."""
     image = torch.zeros(1, in_channels, image_size, image_size)
     weight = next(body.parameters(), image)
     image = image.to(weight.device, weight.dtype)

@@ -24,9 +24,11 @@ class Choice:
 
 
 def choose_encoder(samples: Samples, device: str) -> Choice:
-    """Return the encoder for these samples: a pretrained one for photographs, where its weights are there.
+    """Return the encoder for these samples: a pretrained one for photographs, if its weights are there.
 
-    device: cpu or cuda.
+    Args:
+        samples: of the training set.
+        device: cpu or cuda.
     """
     if isinstance(samples.store, VectorStore):
         return Choice(PRECOMPUTED, "embeddings in the place of images")
@@ -51,7 +53,7 @@ def check_encoder(samples: Samples, name: str) -> None:
 
 
 def typical_side(samples: Samples) -> int:
-    """Return the median of the shorter sides of some images, in pixels; 0 where none can be read."""
+    """Return the median of the shorter sides of some images, in pixels; 0 if none can be read."""
     sides = []
     for position in evenly(len(samples), _PROBED).tolist():
         try:

@@ -35,7 +35,7 @@ class ClassifierSpec:
     channels: int
     head: HeadConfig = field(default_factory=HeadConfig)
     backbone: Mapping[str, Any] = field(default_factory=dict)
-    """The frozen network in front of the encoder, as it describes itself; empty where there is none."""
+    """The frozen network in front of the encoder, as it describes itself; empty if there is none."""
 
     @property
     def network_name(self) -> str:
@@ -49,7 +49,7 @@ class ClassifierSpec:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the images; embeddings in their place, which are one pixel each, are floats."""
+        """Type of the images; embeddings in their place, which are one pixel each, are floats."""
         return torch.float32 if self.image_size == 1 else torch.uint8
 
 
@@ -82,6 +82,7 @@ class Classifier(nn.Module):
         return int(self.encoder.num_features) + self.head.extra_features
 
     def set_normalization(self, mean_C: torch.Tensor, std_C: torch.Tensor) -> None:
+        """Set the mean and deviation that images are normalized by."""
         self.mean.copy_(mean_C)
         self.std.copy_(std_C)
 
@@ -95,12 +96,12 @@ class Classifier(nn.Module):
         return self
 
     def forward(self, normalized_BCHW: torch.Tensor) -> torch.Tensor:
-        """Logits of normalized images: what is trained."""
+        """Return logits of normalized images: what is trained."""
         logits_BK: torch.Tensor = self.head(self.encoder(normalized_BCHW))
         return logits_BK
 
     def embed(self, images_BCHW: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Embeddings z_BD and logits_BK of uint8 images: what everything after training uses.
+        """Return embeddings z_BD and logits_BK of uint8 images: what everything after training uses.
 
         Floats are what the backbone made of images already.
         """
@@ -110,7 +111,7 @@ class Classifier(nn.Module):
         return z_BD, self.head(z_BD)
 
     def embed_observed(self, images_BCHW: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Statistics]:
-        """The same, and what was seen on the way: the features, or what the encoder's layers saw, by name."""
+        """Return what `embed` does, and by name what was seen: features, or what the layers saw."""
         if self.on_features:
             features_BF11 = self.features(images_BCHW)
             return (*self.embed(features_BF11), {FEATURES: features_BF11.flatten(1).float()})
@@ -119,7 +120,7 @@ class Classifier(nn.Module):
         return z_BD, logits_BK, found
 
     def features(self, images_BCHW: torch.Tensor) -> torch.Tensor:
-        """What the backbone makes of images, (B, F, 1, 1); without one, the images themselves."""
+        """Return what the backbone makes of images, (B, F, 1, 1); without one, the images themselves."""
         if self.backbone is None or images_BCHW.is_floating_point():
             return images_BCHW
         features_BF: torch.Tensor = self.backbone(images_BCHW)
@@ -137,19 +138,19 @@ class Classifier(nn.Module):
 
     @property
     def observer(self) -> Observer:
-        """Looks at the layers of the encoder from the first call on."""
+        """What looks at the layers of the encoder, from the first call on."""
         if self._observer is None:
             self._observer = Observer(self.encoder)
         return self._observer
 
     @property
     def encoder_dtype(self) -> torch.dtype:
-        """In which the encoder computes; what comes before and after it is in float32."""
+        """The precision that the encoder computes in; what comes before and after it is in float32."""
         return next((weight.dtype for weight in self.encoder.parameters()), self.mean.dtype)
 
 
 def with_head(model: Classifier, head: HeadConfig) -> Classifier:
-    """The same network with another head on it, which starts from what the old one has learned."""
+    """Return the same network with another head, which starts from what the old one has learned."""
     other = Classifier(replace(model.spec, head=head)).use_channels_last().to(model.mean.device)
     other.encoder.load_state_dict(model.encoder.state_dict())
     other.set_normalization(model.mean, model.std)
@@ -169,7 +170,7 @@ def from_pixels(model: Classifier, backbone: Backbone) -> Classifier:
 
 
 def in_half_precision(model: Classifier) -> Classifier:
-    """A copy whose encoder computes in float16, which has three bits more than bfloat16. For a GPU."""
+    """Return a copy whose encoder computes in float16, with three bits more than bfloat16. For a GPU."""
     if model.mean.device.type == "cpu":
         raise UsageError("half precision is slower on a CPU: leave it out, or use a GPU (device cuda)")
     half = copy.deepcopy(model)
@@ -178,14 +179,21 @@ def in_half_precision(model: Classifier) -> Classifier:
 
 
 def save_classifier(path: Path, model: Classifier, data: str, ranks: Ranks = ALONE) -> None:
-    """`data` is the digest of the training set that the weights belong to."""
+    """Save the weights with what they belong to.
+
+    Args:
+        path: of the file.
+        model: to be saved.
+        data: the digest of the training set that the weights belong to.
+        ranks: the first of them writes.
+    """
     save_tensors(path, model.state_dict(), {"classifier": asdict(model.spec), "data": data}, ranks)
 
 
 def load_classifier(
     path: Path, device: torch.device, class_names: Sequence[str], data: str = "", ranks: Ranks = ALONE
 ) -> Classifier:
-    """A trained classifier, ready for use; refused if trained on other classes (or data, where given)."""
+    """Return a trained classifier, ready for use; reject one of other classes (or data, if given)."""
     tensors, about = load_tensors(path, ranks)
     if "classifier" not in about:
         raise DataError(f"{path}.json: not the weights of a classifier")
@@ -200,5 +208,5 @@ def load_classifier(
 
 
 def other_data(path: Path) -> DataError:
-    """Why weights, or a checkpoint, are not gone on with."""
+    """Return the error that weights, or a checkpoint, are of other data and cannot be resumed."""
     return DataError(f"{path}.json: trained on other classes or images than the data hold now: fit a new run")

@@ -99,7 +99,7 @@ def check_data(job: Job) -> None:
 def networks_at_once(
     spec: ClassifierSpec, config: TrainingConfig, data: TrainingSet, session: Session
 ) -> int:
-    """How many train side by side: one where it would not be faster, or images cannot be read twice."""
+    """Return how many train side by side: one if more are not faster, or images cannot be read twice."""
     if session.device.type != "cuda" or session.ranks.size > 1 or not is_resident(data.images):
         return 1
     with seeded(0, torch.device("cpu")):
@@ -110,7 +110,7 @@ def networks_at_once(
 def load_classifiers(
     folder: Path, count: int, class_names: Sequence[str], session: Session, data: str = ""
 ) -> list[Classifier]:
-    """The trained classifiers of a run, in order; `data` is the digest of the training set, where known."""
+    """Return the classifiers of a run, in order; `data` is the digest of the training set, if known."""
     paths = [folder / str(index) / "weights" for index in range(count)]
     if not all(has_tensors(path) for path in paths):
         raise DataError(f"{folder.parent}: not finished: run `pmal fit` again to finish it")
@@ -118,7 +118,7 @@ def load_classifiers(
 
 
 def make_learner(model: Classifier, config: RunConfig, flip: bool, seed: int) -> tuple[nn.Module, Objective]:
-    """All that is trained, and the loss of the model's head on augmented images."""
+    """Return all that is trained, and the loss of the model's head on augmented images."""
     policy, smoothing = config.data.augmentation, config.training.label_smoothing
     with seeded(stream(seed, "training parts"), torch.device("cpu")):
         parts = model.head.training_parts(model)
@@ -149,7 +149,7 @@ def change_head(first: Classifier, job: Job) -> Classifier:
 
 
 def rehearse(spec: ClassifierSpec, config: RunConfig) -> None:
-    """One step on two blank images on the CPU: a wrong setting shows before any data are read."""
+    """Run a step on two blank images on the CPU: a wrong setting shows before any data are read."""
     try:
         _rehearse(spec, config)
     except RuntimeError as error:
@@ -190,9 +190,9 @@ def trial_step(spec: ClassifierSpec, config: RunConfig) -> Callable[[torch.Tenso
 
 
 def untrained(spec: ClassifierSpec, mean_C: torch.Tensor, std_C: torch.Tensor, seed: int) -> Classifier:
-    """A network with the first weights of this seed. On the CPU, so that they do not depend on the device.
+    """Return a network with the first weights of this seed, from the CPU: they do not depend on the device.
 
-    Those of the encoder come from a file where the settings name one.
+    Those of the encoder come from a file if the settings name one.
     """
     with seeded(stream(seed, "init"), torch.device("cpu")):
         model = Classifier(spec)

@@ -17,12 +17,12 @@ class Cost:
 
     @property
     def forward_flops(self) -> int:
-        """A product and its sum are two."""
+        """Operations of one pass; a product and its sum are two."""
         return 2 * self.multiplications
 
 
 def network_cost(network: Classifier) -> Cost:
-    """Return what torch counts while one black image goes through the network, where it is."""
+    """Return what torch counts while one black image goes through the network, on its device."""
     # Importing it, and what it imports when it begins, takes about a second.
     from torch.utils.flop_counter import FlopCounterMode
 

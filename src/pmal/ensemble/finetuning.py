@@ -60,7 +60,7 @@ class Learner(RatesByDepth):
 
 
 def check_finetuning(config: RunConfig) -> None:
-    """Refuse fine-tuning where there is nothing to fine-tune, or where it would break the threshold."""
+    """Refuse fine-tuning if there is nothing to fine-tune, or if it would break the threshold."""
     if config.encoder.finetune == "none":
         return
     if not is_frozen(config.encoder):
@@ -112,5 +112,5 @@ def training_of(encoder: EncoderConfig) -> TrainingConfig:
 
 
 def forward_passes(encoder: EncoderConfig) -> float:
-    """Return what fine-tuning costs per training image, in forward passes; 0 where there is none."""
+    """Return what fine-tuning costs per training image, in forward passes; 0 if there is none."""
     return encoder.finetune_epochs * _COST[encoder.finetune] if encoder.finetune != "none" else 0.0

@@ -35,19 +35,19 @@ class HeadConfig:
 
 
 def first_head(config: RunConfig) -> HeadConfig:
-    """Of the classifiers. The options are those of the finished network's head, where it has another."""
+    """Return the classifiers' head. Options given are its own unless the finished network has another."""
     method = METHODS[config.method]
     return _complete(method.head, {} if method.final else config.method_options)
 
 
 def final_head(config: RunConfig) -> HeadConfig:
-    """Of the finished network."""
+    """Return the head of the finished network."""
     method = METHODS[config.method]
     return _complete(method.final or method.head, config.method_options)
 
 
 def _complete(name: str, options: Mapping[str, Any]) -> HeadConfig:
-    """With every option named: a saved network must not change when a default does."""
+    """Name every option: a saved network must not change when a default does."""
     return HeadConfig(name, default_options(name) | dict(options))
 
 
@@ -76,7 +76,7 @@ class Head(nn.Module):
     """Whether `fit_after` wants the embedded training set, once training is over."""
 
     def known_loss(self, z_BD: Tensor, labels_B: Tensor, smoothing: float) -> Tensor:
-        """What training minimizes, of embeddings of augmented images."""
+        """Return what training minimizes, of embeddings of augmented images."""
         return cross_entropy(self(z_BD), labels_B, label_smoothing=smoothing)
 
     def loss(
@@ -87,28 +87,35 @@ class Head(nn.Module):
         smoothing: float,
         parts: nn.Module | None,
     ) -> Tensor:
-        """The same of the images, augmented and normalized; for heads that need more than the embedding.
+        """Return what training minimizes, of augmented and normalized images.
 
-        parts: what `training_parts` gave.
+        For heads that need more than the embedding.
+
+        Args:
+            model: that the head belongs to.
+            views_BCHW: the images.
+            labels_B: their classes.
+            smoothing: of the labels.
+            parts: what `training_parts` gave.
         """
         return self.known_loss(model.encoder(views_BCHW), labels_B, smoothing)
 
     def unknown_scores(self, z_BD: Tensor, logits_BK: Tensor) -> dict[str, Tensor]:
-        """Scores of this head alone (B,), called in float64 by `scores_of`; larger is more unknown."""
+        """Return this head's own scores (B,), called in float64 by `scores_of`; larger is more unknown."""
         return {}
 
     def complete(self, normalized_BCHW: Tensor, z_BD: Tensor) -> Tensor:
-        """The embedding with what the scores need to know of the image besides."""
+        """Return the embedding with what the scores need to know of the image besides."""
         return z_BD
 
     def start_from(self, head: "Head") -> None:
         """Take over what the head of the first training has learned."""
 
     def fit_after(self, z_ND: Tensor, logits_NK: Tensor, labels_N: Tensor) -> None:
-        """Statistics of the training set, into buffers of the head."""
+        """Fit statistics of the training set, into buffers of the head."""
 
     def training_parts(self, model: "Classifier") -> nn.Module | None:
-        """Networks that training alone needs, such as a generator; they do not go into the finished model."""
+        """Return networks that training alone needs, such as a generator; the finished model has none."""
         return None
 
 
@@ -119,7 +126,7 @@ class LinearHead(nn.Linear, Head):
         super().__init__(shape.features, shape.classes, bias=shape.bias)
 
     def start_from(self, head: Head) -> None:
-        """Its layer, where it is a linear head as well; what a subclass has besides stays as it is."""
+        """Take over the other's layer if it is a linear head, too; what a subclass has besides stays."""
         if isinstance(head, LinearHead):
             self.load_state_dict(head.state_dict(), strict=False)
 
@@ -177,7 +184,7 @@ def create_head(config: HeadConfig, shape: HeadShape) -> Head:
 
 
 def default_options(name: str) -> dict[str, Any]:
-    """Every option of a head, and what it is where nobody says otherwise."""
+    """Return every option of a head, and what it is if nobody says otherwise."""
     # To look a method up imports what registers its head.
     if name not in _HEADS and (name not in METHODS or name not in _HEADS):
         raise unknown_name("head", name, (LINEAR, *METHODS))
@@ -194,14 +201,14 @@ def _check_option(option: str, value: Any, kind: type) -> None:
 
 
 def check_heads(config: RunConfig) -> None:
-    """Fail before any work where a head of the method does not take its options, whatever the images are."""
+    """Fail before any work if a head of the method does not take its options, whatever the images are."""
     with seeded(0, torch.device("cpu")):
         for head in (first_head(config), final_head(config)):
             create_head(head, HeadShape(features=64, classes=2, channels=3, image_size=32))
 
 
 def scores_of(head: Head, z_BD: Tensor, logits_BK: Tensor) -> dict[str, Tensor]:
-    """The head's own scores, by its weights in float64; what broke the network is unknown."""
+    """Return the head's own scores, by its weights in float64; what broke the network is unknown."""
     weights = {f"head.{name}": tensor for name, tensor in [*head.named_parameters(), *head.named_buffers()]}
     doubles = {name: t.double() if t.is_floating_point() else t for name, t in weights.items()}
     with torch.no_grad():

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+from pmal._runtime.text import counted
 from pmal.config import RunConfig
 from pmal.data.feeding.batches import steps_in_epoch
 
@@ -29,8 +30,7 @@ def with_enough_steps(config: RunConfig, images: int) -> tuple[RunConfig, str]:
         return replace(config, training=replace(training, epochs=needed)), note
     done, enough = training.epochs * steps, math.ceil(FEW_STEPS / steps)
     if done < FEW_STEPS:
-        epochs = f"{training.epochs} epoch{'s' * (training.epochs > 1)}"
-        made = f"{epochs} of {images:,} images: {done} steps"
+        made = f"{counted(training.epochs, 'epoch')} of {images:,} images: {done} steps"
         return (
             config,
             f"warning: {made}, too few to learn much: raise --epochs to {enough} or more",

@@ -1,4 +1,4 @@
-"""What every open-set estimator promises, as a suite for people who add one.
+"""What every open-set estimator promises, as a test suite for whoever adds one.
 
 It runs on a small made-up problem of embeddings: four classes along four of twelve axes, and unknown samples
 that have as much of every class. Whoever rejects anything at all rejects those.
@@ -35,7 +35,7 @@ class Problem:
 
 
 def check_open_set_estimator(estimator: Any) -> None:
-    """Raise AssertionError, saying what was expected, where the estimator breaks the contract.
+    """Raise AssertionError, saying what was expected, if the estimator breaks the contract.
 
     The estimator need not be fitted, and is not changed: clones of it are fitted, on embeddings, for which
     one with an option `encoder` gets encoder="precomputed". `random_state` is set to 0, `unknown_label` to -1
@@ -56,6 +56,7 @@ def check_open_set_estimator(estimator: Any) -> None:
 
 
 def make_problem() -> Problem:
+    """Return two classes of samples, and unknown ones, that any estimator tells apart."""
     random = np.random.default_rng(0)
 
     def draw(center: Array, count: int) -> Array:
@@ -69,7 +70,7 @@ def make_problem() -> Problem:
 
 
 def check_parameters(estimator: Any) -> None:
-    """The constructor stores its arguments, so that clones are equal."""
+    """Check that the constructor stores its arguments, so that clones are equal."""
     params = estimator.get_params(deep=False)
     try:
         copied = clone(estimator).get_params(deep=False)
@@ -82,6 +83,7 @@ def check_parameters(estimator: Any) -> None:
 
 
 def check_not_fitted(estimator: Any, problem: Problem) -> None:
+    """Check that no method answers before `fit`."""
     for name in METHODS:
         try:
             getattr(estimator, name)(problem.known)
@@ -95,7 +97,7 @@ def check_not_fitted(estimator: Any, problem: Problem) -> None:
 
 
 def check_fit(estimator: Any, problem: Problem) -> Any:
-    """fit gives the estimator back, with classes, and changes neither data nor parameters."""
+    """Check that fit returns the estimator, with classes, and changes neither data nor parameters."""
     X, y, params = problem.X.copy(), problem.y.copy(), repr(estimator.get_params())
     found = estimator.fit(X, y)
     assert found is estimator, "fit: expected to return the estimator itself"
@@ -107,6 +109,7 @@ def check_fit(estimator: Any, problem: Problem) -> Any:
 
 
 def check_input_is_kept(estimator: Any, problem: Problem) -> None:
+    """Check that no method changes its input."""
     for name in METHODS:
         X = problem.known.copy()
         getattr(estimator, name)(X)
@@ -114,7 +117,7 @@ def check_input_is_kept(estimator: Any, problem: Problem) -> None:
 
 
 def check_labels(estimator: Any, problem: Problem) -> None:
-    """Known samples get their class, as integers; samples of no class mostly get -1."""
+    """Check that known samples get their class, as integers, and samples of no class mostly -1."""
     labels = estimator.predict(np.concatenate([problem.known, problem.unknown]))
     known, unknown = np.split(labels, [len(problem.known)])
     assert labels.shape == (len(problem.known) + len(problem.unknown),), (
@@ -130,7 +133,7 @@ def check_labels(estimator: Any, problem: Problem) -> None:
 
 
 def check_scores(estimator: Any, problem: Problem) -> None:
-    """Larger is more unknown."""
+    """Check that larger scores are more unknown."""
     known, unknown = (estimator.unknown_score(X) for X in (problem.known, problem.unknown))
     assert known.shape == (len(problem.known),), "unknown_score: expected one number per sample"
     assert known.dtype.kind == "f", f"unknown_score: expected floats, got {known.dtype}"
@@ -142,7 +145,7 @@ def check_scores(estimator: Any, problem: Problem) -> None:
 
 
 def check_decisions(estimator: Any, problem: Problem) -> None:
-    """decision_function is above 0 exactly where predict names a class."""
+    """Check that decision_function is above 0 exactly where predict names a class."""
     for X in (problem.X, problem.known, problem.unknown):
         decision, labels = estimator.decision_function(X), estimator.predict(X)
         assert decision.shape == labels.shape, "decision_function: expected one number per sample"
@@ -154,6 +157,7 @@ def check_decisions(estimator: Any, problem: Problem) -> None:
 
 
 def check_probabilities(estimator: Any, problem: Problem) -> None:
+    """Check that rows of predict_proba are shares that sum to 1."""
     found = estimator.predict_proba(problem.known)
     shape = (len(problem.known), len(estimator.classes_))
     assert found.shape == shape, f"predict_proba: shape {found.shape}, expected {shape}"
@@ -162,6 +166,7 @@ def check_probabilities(estimator: Any, problem: Problem) -> None:
 
 
 def check_single_sample(estimator: Any, problem: Problem) -> None:
+    """Check that a sample alone is scored as among others."""
     together = estimator.unknown_score(problem.known)[:1]
     alone = estimator.unknown_score(problem.known[:1])
     assert estimator.predict(problem.known[:1]).shape == (1,), "predict: expected one label for one sample"
@@ -170,6 +175,7 @@ def check_single_sample(estimator: Any, problem: Problem) -> None:
 
 
 def check_save_and_load(estimator: Any, problem: Problem) -> None:
+    """Check that a loaded estimator answers as the saved one."""
     with tempfile.TemporaryDirectory() as folder:
         estimator.save(f"{folder}/saved")
         loaded = type(estimator).load(f"{folder}/saved")
@@ -182,13 +188,14 @@ def check_save_and_load(estimator: Any, problem: Problem) -> None:
 
 
 def check_same_seed(fresh: Any, fitted: Any, problem: Problem) -> None:
+    """Check that the same random_state gives the same result."""
     again = fresh.fit(problem.X, problem.y)
     same = np.array_equal(again.unknown_score(problem.known), fitted.unknown_score(problem.known))
     assert same, "fit: the same random_state gives another result"
 
 
 def check_refusals(fresh: Any, fitted: Any, problem: Problem) -> None:
-    """What cannot be used is refused, not answered."""
+    """Check that what cannot be used is rejected, not answered."""
     broken = problem.X.copy()
     broken[3, 1] = np.nan
     unlabeled = np.where(problem.y == _CLASSES[0], UNKNOWN, problem.y)
@@ -208,7 +215,7 @@ def check_refusals(fresh: Any, fitted: Any, problem: Problem) -> None:
 
 
 def check_fit_again(estimator: Any, problem: Problem) -> None:
-    """A second fit starts anew; labels may be text, and unknown is -1 all the same."""
+    """Check that a second fit starts from nothing; labels may be text, and unknown is -1 all the same."""
     kept = problem.y != _CLASSES[-1]
     names = np.array([f"class {label}" for label in problem.y[kept]])
     estimator.fit(problem.X[kept], names)
@@ -218,7 +225,7 @@ def check_fit_again(estimator: Any, problem: Problem) -> None:
     labels = estimator.predict(np.concatenate([problem.known, problem.unknown])).tolist()
     strange = set(labels) - {*names.tolist(), UNKNOWN}
     assert not strange, f"predict: {strange.pop()!r} is neither a label of y nor -1"
-    assert UNKNOWN in labels, "predict: expected -1 for some unknown samples where labels are text"
+    assert UNKNOWN in labels, "predict: expected -1 for some unknown samples when labels are text"
 
 
 FITTED_CHECKS: tuple[Callable[[Any, Problem], None], ...] = (

@@ -1,6 +1,6 @@
 """Refuse to be taken for scores of classes.
 
-`decision_function` says how known a sample is, one number each. Where scikit-learn asks a classifier for its
+`decision_function` says how known a sample is, one number each. If scikit-learn asks a classifier for its
 response, it takes this number of a two-class problem for the score of the second class, and calibrates or
 measures it without a word. Nothing in the call tells the two apart, so the caller does.
 """
@@ -13,7 +13,7 @@ _ASK_FOR_CLASSES = ("sklearn.utils._response", "sklearn.calibration")
 
 
 def refuse_class_scores() -> None:
-    """Raise UsageError where scikit-learn itself asks `decision_function` for scores of classes."""
+    """Raise UsageError if scikit-learn itself asks `decision_function` for scores of classes."""
     frame = sys._getframe(2)
     while frame is not None and (module := frame.f_globals.get("__name__", "")).startswith("sklearn."):
         if module in _ASK_FOR_CLASSES:

@@ -18,7 +18,7 @@ NORMALIZE = (None, "true", "pred", "all")
 class OpenSetConfusionDisplay:
     """Draws a confusion matrix of known classes, with a column for what is rejected.
 
-    A row for samples of no known class is there where some are given. Make one by `from_estimator` or
+    A row for samples of no known class is there if some are given. Make one by `from_estimator` or
     `from_predictions`; drawing needs matplotlib.
 
     >>> truth, found = ["a", "b", "?"], ["a", "?", "?"]
@@ -33,7 +33,12 @@ class OpenSetConfusionDisplay:
     text_: NDArray[Any]
 
     def __init__(self, confusion_matrix: NDArray[Any], *, display_labels: list[str]) -> None:
-        """confusion_matrix: counts or shares (K or K + 1, K + 1); display_labels: of columns and rows."""
+        """Hold a matrix for `plot`.
+
+        Args:
+            confusion_matrix: counts or shares (K or K + 1, K + 1).
+            display_labels: of columns and rows.
+        """
         self.confusion_matrix = confusion_matrix
         self.display_labels = display_labels
 

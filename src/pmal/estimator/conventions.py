@@ -61,7 +61,7 @@ class Conventions(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, TransformerM
         return tags
 
     def _more_tags(self) -> dict[str, Any]:
-        """The same for scikit-learn before 1.6."""
+        """Return the tags as scikit-learn before 1.6 asks for them."""
         return {"preserves_dtype": []}
 
     def _repr_html_inner(self) -> str:

@@ -54,7 +54,10 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _link() -> str:
-    """A link where the package says where its documentation is, or the page lies beside its source."""
+    """Return a link to the documentation.
+
+    It leads to where the package says it is, or to the page that lies next to its source.
+    """
     file = Path(pmal.__file__).parents[2] / PAGE
     address = ""
     with contextlib.suppress(metadata.PackageNotFoundError):  # run from its source

@@ -63,30 +63,37 @@ RECORD = "estimator.json"
 class OpenSetClassifier(OpenWorldMixin, Conventions):
     """Names what it knows and says -1 to what it does not.
 
-    method: pmal, softmax (a plain classifier), or one of docs/baselines.md.
-    encoder: a network by name, or "precomputed": X holds embeddings. auto: a pretrained one for photographs
-        where its weights are installed, "precomputed" for rows of numbers, else one that is trained on X.
-    reject_by: what a sample is rejected by: combined, neighbors, distance (to prototypes, the paper's rule),
-        probability, logit or energy. auto: combined for pmal, for other methods the one of their paper.
-    accept: share of known samples that the threshold accepts at least; samples that are held out set it.
-    random_state: None, an integer (the seed of `pmal fit`), or a numpy RandomState.
-    recipe, epochs: as in `pmal fit`. None: the recipe "precomputed", "sample" or "standard", and its epochs.
-    finetune: "last" or "all": train that much of a pretrained encoder further on the samples. None: nothing.
-    held_out: share of each class's samples that is not trained on but sets the threshold; at least 40 in all,
-        or a third of the samples where that is less. 0: train on all, without a threshold. None: a tenth; of
-        up to 2,000 embeddings or photographs, ten parts are held out in turn, and none is lost to training.
-    prototypes_per_class, per_class_threshold: `mining.per_class` and `rejection.per_class` of a run.
-    settings: everything else, by section, such as {"mining": {"epsilon": 0.6}}.
-    unknown_label: what a sample of no known class is called, -1 or another label that no class has. With
-        "unknown" next to classes that are text, scikit-learn's metrics and `scoring` take predictions as they
-        are; a number next to text makes an array of objects, which they refuse.
-
     X is a uint8 array (N, H, W) or (N, H, W, C), a list of image files, or for rows of numbers an array or a
     table (N, D), whose columns must have the same names and order later. y holds integers, whole floats,
     truth values or text; predicted labels are of the same kind. One class alone is told from all else.
 
     Once fitted, `accept`, `reject_by` and `per_class_threshold` can be changed, by `set_params` or by
     assignment: the next `predict` follows them without training. All other options wait for the next `fit`.
+
+    Args:
+        method: pmal, softmax (a plain classifier), or one of docs/baselines.md.
+        encoder: a network by name, or "precomputed": X holds embeddings. auto: a pretrained one for
+            photographs if its weights are installed, "precomputed" for rows of numbers, else one that is
+            trained on X.
+        reject_by: what a sample is rejected by: combined, neighbors, distance (to prototypes, the paper's
+            rule), probability, logit or energy. auto: combined for pmal, for other methods the one of their
+            paper.
+        accept: share of known samples that the threshold accepts at least; samples that are held out set it.
+        random_state: None, an integer (the seed of `pmal fit`), or a numpy RandomState.
+        recipe: as in `pmal fit`. None: "precomputed", "sample" or "standard".
+        finetune: "last" or "all": train that much of a pretrained encoder further on the samples. None:
+            nothing.
+        epochs: as in `pmal fit`. None: those of the recipe.
+        held_out: share of each class's samples that is not trained on but sets the threshold; at least 40 in
+            all, or a third of the samples if that is less. 0: train on all, without a threshold. None: a
+            tenth; of up to 2,000 embeddings or photographs, ten parts are held out in turn, and none is lost
+            to training.
+        prototypes_per_class: `mining.per_class` of a run.
+        per_class_threshold: `rejection.per_class` of a run.
+        settings: everything else, by section, such as {"mining": {"epsilon": 0.6}}.
+        unknown_label: what a sample of no known class is called, -1 or another label that no class has. With
+            "unknown" next to classes that are text, scikit-learn's metrics and `scoring` take predictions as
+            they are; a number next to text makes an array of objects, which they refuse.
     """
 
     classes_: NDArray[Any]
@@ -132,7 +139,7 @@ class OpenSetClassifier(OpenWorldMixin, Conventions):
         self.unknown_label = unknown_label
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Store an option; where it is one of the rule, a fitted model follows it or it is refused."""
+        """Store an option; if it is one of the rule, a fitted model follows it or it is refused."""
         refuse_renamed([name])
         if name in RULE_OPTIONS and "model_" in vars(self):
             self.model_ = changed_rule(self.model_, {name: value})
@@ -144,7 +151,7 @@ class OpenSetClassifier(OpenWorldMixin, Conventions):
         """Store options and return self.
 
         A fitted classifier follows `accept`, `reject_by` and `per_class_threshold` at once, with the scores
-        of held-out samples that its model keeps; a threshold that `calibrate` found is dropped where `accept`
+        of held-out samples that its model keeps; a threshold that `calibrate` found is dropped if `accept`
         or another score is given. All other options are stored, and do nothing until the next `fit`.
 
         Raises:
@@ -162,9 +169,15 @@ class OpenSetClassifier(OpenWorldMixin, Conventions):
     ) -> Self:
         """Learn the classes of samples X with labels y, or of a source: a data set's name, a folder or file.
 
-        out: do the work in this folder, where it can be taken up after an interruption, and leave it there.
         A source is divided as `pmal fit` divides it: its test part, or else a fifth of it, is not looked at.
-        Samples have no weights: sample_weight is refused.
+        Samples have no weights: sample_weight is rejected.
+
+        Args:
+            X: the samples, or a source.
+            y: their labels; None for a source.
+            out: do the work in this folder, where it can be resumed after an interruption, and leave it
+                there.
+            **refused: nothing. An old name or `sample_weight` is answered with the reason.
         """
         refuse_fit_options(refused)
         refuse_sparse(X)
@@ -186,8 +199,10 @@ class OpenSetClassifier(OpenWorldMixin, Conventions):
     def predict(self, X: Any, fdr: float | None = None) -> NDArray[Any]:
         """Return the class of each sample, `unknown_label` (-1) for unknown.
 
-        fdr: instead of the threshold of each sample, bound the share of known samples among all that are
-        called unknown in X (Benjamini and Hochberg). The larger X, the better it can tell.
+        Args:
+            X: the samples.
+            fdr: instead of the threshold of each sample, bound the share of known samples among all that are
+                called unknown in X (Benjamini and Hochberg). The larger X, the better it can tell.
         """
         answers = self._answers(X)
         if fdr is None:
@@ -198,14 +213,14 @@ class OpenSetClassifier(OpenWorldMixin, Conventions):
     def p_values(self, X: Any) -> Floats:
         """Return how likely a known sample is to look at least as unknown as each of these, from 0 to 1.
 
-        At most a share p of known samples has a value of p or less. `predict` says unknown where
+        At most a share p of known samples has a value of p or less. `predict` says unknown if
         it is 1 - accept or less.
         """
         return _calibrated(self._answers(X))
 
     def unknown_score(self, X: Any) -> Floats:
         """Return how unknown each sample looks; larger is more unknown."""
-        embedded = self._embed(X)  # first: it says where nothing is fitted yet
+        embedded = self._embed(X)  # first: it fails if nothing is fitted yet
         score_N: Floats = self.model_.decision(*embedded).numpy()
         return score_N
 
@@ -223,9 +238,9 @@ class OpenSetClassifier(OpenWorldMixin, Conventions):
         """Return the probability of each of `classes_`, as if there were no others, (N, K); rows sum to 1.
 
         It is the softmax of the network's logits. The network has none for a class that was added without
-        training: this class is as probable as the best trained one where its prototypes are as near as the
-        nearest of theirs, more where they are nearer, less where they are farther. So the most probable class
-        is always the one that `predict` names where it does not say unknown.
+        training: this class is as probable as the best trained one if its prototypes are as near as the
+        nearest of theirs, more if they are nearer, less if they are farther. So the most probable class is
+        always the one that `predict` names if it does not say unknown.
         """
         z_ND, logits_NK, _ = self._embed(X)
         probabilities_NK: Floats = class_probabilities(self.model_, z_ND, logits_NK).numpy()
@@ -245,9 +260,9 @@ class OpenSetClassifier(OpenWorldMixin, Conventions):
         return found
 
     def calibrate(self, X: Any, y: Any = None) -> Self:
-        """Set the threshold anew, by samples that were not trained on.
+        """Set the threshold again, by samples that were not trained on.
 
-        Where some are unknown (y is `unknown_label`), it is the threshold of the best macro-F1, unknown
+        If some are unknown (y is `unknown_label`), it is the threshold of the best macro-F1, unknown
         counted as a class; else, as in `fit`, the one that accepts the share `accept` of known samples: then
         y may be left out.
         """
@@ -261,7 +276,7 @@ class OpenSetClassifier(OpenWorldMixin, Conventions):
     def add_class(self, X: Any, name: Any) -> AddedClass:
         """Learn one more class from its samples, without training, and return what that changed.
 
-        The classifier needs prototypes (method pmal). It keeps its rule where that can judge the new class:
+        The classifier needs prototypes (method pmal). It keeps its rule if that can judge the new class:
         by distance, neighbors, or combined of these two. Else it rejects by the distance from now on. The
         result and its text say from what to what the rule changed, and `reject_by` names the new one.
         """
@@ -284,7 +299,7 @@ class OpenSetClassifier(OpenWorldMixin, Conventions):
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the fitted classifier: FOLDER/model, which `pmal predict` takes, too, and estimator.json.
 
-        Where `add_class`, `remove_class` or `update` changed it, and the folder holds a model already, that
+        If `add_class`, `remove_class` or `update` changed it, and the folder holds a model already, that
         one is kept as an earlier version (`pmal history`).
         """
         check_is_fitted(self, "model_")
@@ -303,7 +318,7 @@ class OpenSetClassifier(OpenWorldMixin, Conventions):
         self.changes_ = ()
 
     def record(self) -> dict[str, Any]:
-        """Return what stands in the file beside a saved model: options, and the classes in their order."""
+        """Return the content of the file next to a saved model: options, and the classes in their order."""
         check_is_fitted(self, "model_")
         columns = [str(name) for name in getattr(self, "feature_names_in_", ())]
         record = {"params": saved_params(self.get_params()), "labels": self._labels.kind}
@@ -313,7 +328,10 @@ class OpenSetClassifier(OpenWorldMixin, Conventions):
     def load(cls, folder: str | os.PathLike[str], device: str = "auto", half: bool = False) -> Self:
         """Return what `save` wrote, or the model of a `pmal fit` run, whose classes are text.
 
-        half: compute in float16 on a GPU, which is faster; scores keep about three digits.
+        Args:
+            folder: where it was saved, or the run.
+            device: auto, cpu or cuda.
+            half: compute in float16 on a GPU, which is faster; scores keep about three digits.
         """
         path = Path(folder)
         model = load_model(find_model(path), choose_device(device), half)
@@ -344,7 +362,7 @@ class OpenSetClassifier(OpenWorldMixin, Conventions):
         return Resources(device=self.device, data_root=root)
 
     def _seed(self, out: str | os.PathLike[str] | None) -> int:
-        """An integer is the seed itself; a run that is taken up keeps its own where none is asked for."""
+        """Return the seed: an integer is one itself; a resumed run keeps its own if none is asked for."""
         if isinstance(self.random_state, int | np.integer):
             if self.random_state < 0:
                 raise UsageError(f"random_state is {self.random_state}: use 0 or more")
@@ -383,13 +401,13 @@ class OpenSetClassifier(OpenWorldMixin, Conventions):
         return config
 
     def _store(self, X: Any, origin: str = "X") -> PixelStore:
-        """Samples of the kind that the classifier was fitted on."""
+        """Return samples of the kind that the classifier was fitted on."""
         refuse_sparse(X)
         rows = takes_embeddings(self.model_)
         return rows_to_answer(self, X, origin) if rows else image_store(X, origin)
 
     def _samples(self, X: Any, origin: str = "X") -> Samples:
-        """Samples without labels, of the kind that the classifier was fitted on."""
+        """Return samples without labels, of the kind that the classifier was fitted on."""
         check_is_fitted(self, "model_")
         store = self._store(X, origin)
         return Samples.whole(store, np.zeros(len(store), np.int64), ("",))
@@ -412,7 +430,7 @@ class OpenSetClassifier(OpenWorldMixin, Conventions):
 
 
 def _room(score_N: Floats, limit_N: Floats) -> Floats:
-    """How far a score is from its threshold; above 0 is accepted."""
+    """Return how far a score is from its threshold; above 0 is accepted."""
     # A score at its threshold is accepted: the next number above it makes that more than 0.
     with np.errstate(invalid="ignore"):
         room_N = np.nextafter(limit_N, np.inf) - np.where(score_N < np.inf, score_N, 0.0)
@@ -428,7 +446,7 @@ def _calibrated(answers: Answers) -> Floats:
 
 @contextlib.contextmanager
 def _run_folder(out: str | os.PathLike[str] | None) -> Iterator[Path]:
-    """The folder to work in; without a name of its own it is gone afterwards."""
+    """Give the folder to work in; without a name of its own it is removed afterwards."""
     if out is not None:
         yield Path(out)
         return
@@ -436,7 +454,7 @@ def _run_folder(out: str | os.PathLike[str] | None) -> Iterator[Path]:
         try:
             yield Path(folder) / "run"
         except Interrupted as error:
-            # Nothing is left to go on from, whatever the message says.
+            # Nothing is left to resume from, whatever the message says.
             if error.exit_code == 128 + signal.SIGINT:
                 raise KeyboardInterrupt from None
             raise
@@ -451,7 +469,7 @@ def _warn_of_unreadable(folder: Path) -> None:
 
 
 def _warn_of_threshold(model: OpenSetModel) -> None:
-    """A classifier that cannot reject should not look like one that can."""
+    """Warn of a classifier that cannot reject: it should not look like one that can."""
     calibration = model.calibration
     fix = "raise held_out, lower accept, or call calibrate with samples of its own"
     if calibration is None:
@@ -476,5 +494,5 @@ def read_record(
     except (KeyError, TypeError, AttributeError):
         valid = False
     if not valid or tuple(names) != model.class_names:
-        raise DataError(f"{path}: does not belong to the model beside it: save the classifier again")
+        raise DataError(f"{path}: does not belong to the model next to it: save the classifier again")
     return params | given, kind, {"feature_names_in_": np.array(columns, dtype=object)} if columns else {}

@@ -62,7 +62,7 @@ class OpenWorldMixin:
 
         Half of each class's samples become neighbors, and some of them prototypes; the other half sets the
         threshold together with the samples held out so far. The threshold's promise is
-        kept where the known samples among X are a fair sample of what comes in.
+        kept if the known samples among X are a fair sample of what comes in.
 
         Args:
             X: samples that the classifier was not trained on.

@@ -10,7 +10,7 @@ RENAMED = {"score": "reject_by"}
 
 
 def refuse_renamed(names: Iterable[str]) -> None:
-    """Raise UsageError where an old name is among these.
+    """Raise UsageError if an old name is among these.
 
     >>> refuse_renamed(["score"])
     Traceback (most recent call last):

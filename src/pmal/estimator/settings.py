@@ -16,7 +16,7 @@ from pmal.rejection.model import OpenSetModel
 from pmal.serving.answers.predict import change_rule
 
 ARRAYS = "arrays"
-"""What stands for a source where samples came as arrays."""
+"""What stands for a source if samples came as arrays."""
 
 _OPTIONS = {
     "method": ("method",),
@@ -42,10 +42,16 @@ def estimator_config(
     own: Callable[[], Samples] | None,
     one_class: bool = False,
 ) -> tuple[RunConfig, str]:
-    """The recipe, then `settings`, then the options by name, and one line about an encoder that was chosen.
+    """Return the config: recipe, then `settings`, then options by name; and a line about a chosen encoder.
 
-    What an option stands for has no second way. own: opens the samples, where the source is no known set.
-    one_class: there is nothing to tell apart, so that the typicality of samples decides alone.
+    What an option stands for has no second way.
+
+    Args:
+        params: options of the estimator.
+        source: name of the source.
+        seed: of the run.
+        own: opens the samples, if the source is no known set.
+        one_class: there is nothing to tell apart, so that the typicality of samples decides alone.
     """
     extra = params["settings"] or {}
     if not isinstance(extra, Mapping):
@@ -68,19 +74,22 @@ def estimator_config(
 
 
 def _of_one_class(params: Mapping[str, Any]) -> dict[str, Any]:
-    """A classifier of one class is certain of it: by its probability every sample is as near as any other."""
+    """Return the settings for one class.
+
+    A classifier of one class is certain of it: by its probability every sample is as near as any other.
+    """
     if params["method"] not in ("pmal", "softmax") or params["reject_by"] not in ("auto", "probability"):
         raise UsageError(
-            "1 class: it is told from all else by how typical samples are alone: leave method and reject_by "
+            "1 class: only the typicality of samples tells it from all else: leave method and reject_by "
             "out, or pass 2 classes or more"
         )
     return {"method": "softmax", "rejection": {"score": "probability"}}
 
 
 def changed_rule(model: OpenSetModel, params: Mapping[str, Any]) -> OpenSetModel:
-    """Return the model with what the options say of its rule; refused where it cannot decide by that.
+    """Return the model with what the options say of its rule; refused if it cannot decide by that.
 
-    The model itself comes back where no option is one of the rule.
+    The model itself comes back if no option is one of the rule.
     """
     given = {RULE_OPTIONS[name]: _plain(value) for name, value in params.items() if name in RULE_OPTIONS}
     if not given:
@@ -95,13 +104,13 @@ def changed_rule(model: OpenSetModel, params: Mapping[str, Any]) -> OpenSetModel
 
 
 def saved_params(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that say what the classifier is, as JSON has them; not those of the machine it was fitted on."""
+    """Return as JSON the options that say what the classifier is; none of the machine it was fitted on."""
     kept = {name: _plain(value) for name, value in params.items() if name not in OF_THIS_MACHINE}
     return kept | {"random_state": kept["random_state"] if isinstance(kept["random_state"], int) else None}
 
 
 def model_params(model: OpenSetModel) -> dict[str, Any]:
-    """The options of a classifier that holds this model, as far as the model knows them."""
+    """Return the options of a classifier that holds this model, if the model knows them."""
     rule = model.rule
     return {
         "method": _method(model),
@@ -113,7 +122,7 @@ def model_params(model: OpenSetModel) -> dict[str, Any]:
 
 
 def _default_score(model: OpenSetModel) -> str:
-    """What `reject_by="auto"` stands for with a model that is there already."""
+    """Return what `reject_by="auto"` stands for with a model that is there already."""
     if len(model.class_names) == 1:
         return "probability"
     score = METHODS[_method(model)].score
@@ -141,5 +150,5 @@ def _nested(place: tuple[str, ...], value: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A number of numpy, as a parameter search draws it, as one of Python."""
+    """Return a number of numpy, as a parameter search draws it, as one of Python."""
     return value.item() if hasattr(value, "item") and not isinstance(value, Mapping) else value

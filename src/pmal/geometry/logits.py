@@ -113,9 +113,7 @@ def _largest_entry(matrix: Array, name: str) -> float:
         top = float(block.abs().amax())
         if not math.isfinite(top):
             row = int((~block.isfinite()).any(1).nonzero()[0])
-            raise DataError(
-                f"{name} {start + row} holds a NaN or an infinite number: leave it out or mend it"
-            )
+            raise DataError(f"{name} {start + row} holds a NaN or an infinite number: leave it out or fix it")
         largest = max(largest, top)
     return largest
 

@@ -1,4 +1,4 @@
-"""The pair kernel in plain torch, float64 throughout, for where numba or Triton is missing."""
+"""The pair kernel in plain torch, float64 throughout, for machines without numba or Triton."""
 
 from collections.abc import Iterator
 
@@ -29,7 +29,7 @@ def distance_block(points: Tensor, others: Tensor) -> Tensor:
 def pair_sums(
     a_NR: Tensor, b_NR: Tensor, *, fast: bool, advance: Advance | None, part: Part = WHOLE
 ) -> PairSums:
-    """See `Kernel.pair_sums`. There is no faster mode: `fast` changes nothing."""
+    """Compute what `Kernel.pair_sums` says. There is no faster mode: `fast` changes nothing."""
     n = len(a_NR)
     gap_N = torch.zeros(n, dtype=torch.float64, device=a_NR.device)
     for rows in row_blocks(n, n, a_NR.device, part):
@@ -43,7 +43,7 @@ def pair_sums(
 
 
 def squared_gaps(a_NR: Tensor, b_NR: Tensor, rows: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
-    """See `Kernel.squared_gaps`."""
+    """Compute what `Kernel.squared_gaps` says."""
     gaps = torch.empty(len(rows), dtype=torch.float64, device=a_NR.device)
     for part in row_blocks(len(rows), len(a_NR), a_NR.device):
         here = rows[part]
@@ -54,7 +54,7 @@ def squared_gaps(a_NR: Tensor, b_NR: Tensor, rows: Tensor, alpha: Tensor, beta: 
 
 
 def row_blocks(rows: int, columns: int, device: torch.device, part: Part = WHOLE) -> Iterator[slice]:
-    """Slices of the rows such that a block of rows x columns stays within the tile; or some of these."""
+    """Yield slices such that a block of rows x columns stays within the tile; or some of these."""
     height = max(1, TILE_NUMBERS[device.type] // columns)
     starts, (index, count) = range(0, rows, height), part
     for start in starts[len(starts) * index // count : len(starts) * (index + 1) // count]:
@@ -62,7 +62,7 @@ def row_blocks(rows: int, columns: int, device: torch.device, part: Part = WHOLE
 
 
 def _distances(a_BR: Tensor, b_MR: Tensor) -> Tensor:
-    """From differences while that is cheap; of wide coordinates through a float64 matrix product.
+    """Compute distances from differences while that is cheap; of wide rows by a float64 matrix product.
 
     The product leaves close pairs an error of 1e-8 of the lengths: too little to count in a sum of squares.
     """

@@ -33,7 +33,7 @@ class Space(NamedTuple):
 
 
 def check_spaces(spaces: Sequence[SpaceLike]) -> list[Space]:
-    """The embeddings and heads as tensors, all of the same N samples and K classes."""
+    """Return the embeddings and heads as tensors, all of the same N samples and K classes."""
     if not spaces:
         raise UsageError("spaces: none given: pass at least one pair (embeddings, class weights)")
     checked = [_check_space(space, f"space {u}") for u, space in enumerate(spaces)]
@@ -48,7 +48,7 @@ def check_spaces(spaces: Sequence[SpaceLike]) -> list[Space]:
 
 
 def check_labels(labels: Values, count: int, num_classes: int) -> Tensor:
-    """One class index in [0, num_classes) per sample, int64 on the CPU."""
+    """Return one class index in [0, num_classes) per sample, int64 on the CPU."""
     labels_N = integers(labels, "labels", count)
     outside = (labels_N < 0) | (labels_N >= num_classes)
     if outside.any():
@@ -61,7 +61,7 @@ def check_labels(labels: Values, count: int, num_classes: int) -> Tensor:
 
 
 def check_ids(ids: Values | None, count: int) -> Tensor:
-    """One number of its own per sample; without any, its position."""
+    """Return one number of its own per sample; without any, its position."""
     if ids is None:
         return torch.arange(count)
     ids_N = integers(ids, "ids", count)
@@ -80,7 +80,10 @@ def check_names(names: Sequence[str] | None, count: int, what: str) -> None:
 
 
 def check_log_quality(log_quality: Values, what: str = "log_r") -> Tensor:
-    """float64 on the CPU. -inf (a quality of zero) is a number like any other; NaN and +inf are not."""
+    """Return log qualities as float64 on the CPU.
+
+    -inf (a quality of zero) is a number like any other; NaN and +inf are not.
+    """
     log_N = floats(log_quality, what, 1).double().cpu()
     bad = log_N.isnan() | (log_N == torch.inf)
     if bad.any():
@@ -92,7 +95,7 @@ def check_log_quality(log_quality: Values, what: str = "log_r") -> Tensor:
 
 
 def check_points(points: Values, count: int) -> Tensor:
-    """Finite float64 coordinates, one row per sample, on the device they came from."""
+    """Return finite float64 coordinates, one row per sample, on the device they came from."""
     points_NR = floats(points, "points", 2).double()
     same_length(points_NR, count, "points")
     finite_rows(points_NR, "points")
@@ -110,14 +113,14 @@ def same_length(values: Tensor, count: int, what: str) -> None:
 
 
 def integers(values: Values, what: str, count: int) -> Tensor:
-    """A vector of whole numbers as int64 on the CPU."""
+    """Return a vector of whole numbers as int64 on the CPU."""
     vector = torch.from_numpy(whole_numbers(values, what))
     same_length(vector, count, what)
     return vector
 
 
 def finite_rows(matrix: Tensor, what: str) -> Tensor:
-    """The largest magnitude of each row; NaN and infinity are an error."""
+    """Return the largest magnitude of each row; NaN and infinity are an error."""
     low, high = matrix.aminmax(dim=1)
     largest_N = (-low).maximum(high).double()
     bad = ~largest_N.isfinite()

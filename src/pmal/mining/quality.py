@@ -2,7 +2,7 @@
 
 Every rule gives the log of a quality in (0, 1], larger = better, so that the threshold epsilon means the same
 for all of them. A rule that measures a spread or a shortfall x turns it into exp(-x / median of x), as the
-robustness does. Where a rule needs a probability, it is that of the sample's own label.
+robustness does. If a rule needs a probability, it is that of the sample's own label.
 
 N samples, K classes, D channels, U spaces, S passes.
 """
@@ -61,7 +61,7 @@ def robustness(spaces: Sequence[Space], labels: Tensor, options: QualityOptions)
 
 
 def probability(spaces: Sequence[Space], labels_N: Tensor, options: QualityOptions) -> Tensor:
-    """Probability of the own class, mean over the spaces."""
+    """Return the probability of the own class, mean over the spaces."""
     against_UN = torch.stack([log_odds_against(space, labels_N) for space in spaces])
     log_mean_N = logsigmoid(-against_UN).logsumexp(dim=0) - math.log(len(spaces))
     # Near 1 only the rest to 1 still has digits; most of a trained set is there.
@@ -70,7 +70,10 @@ def probability(spaces: Sequence[Space], labels_N: Tensor, options: QualityOptio
 
 
 def ensemble(spaces: Sequence[Space], labels_N: Tensor, options: QualityOptions) -> Tensor:
-    """Deep ensembles: the less the own class's probability varies between the spaces, the better."""
+    """Rate samples as deep ensembles do.
+
+    The less the own class's probability varies between the spaces, the better.
+    """
     if len(spaces) < 2:
         raise UsageError("quality=ensemble: needs two spaces or more, got 1: add one or choose another rule")
     rest_UN = torch.stack([log_odds_against(space, labels_N).sigmoid() for space in spaces])
@@ -78,12 +81,18 @@ def ensemble(spaces: Sequence[Space], labels_N: Tensor, options: QualityOptions)
 
 
 def mc_dropout(spaces: Sequence[Space], labels_N: Tensor, options: QualityOptions) -> Tensor:
-    """Monte Carlo dropout: the less the own class's probability varies under dropout, the better."""
+    """Rate samples by Monte Carlo dropout.
+
+    The less the own class's probability varies under dropout, the better.
+    """
     return exponent(dropout_variance(spaces[0], labels_N, options.passes, options.seed))
 
 
 def logit(spaces: Sequence[Space], labels_N: Tensor, options: QualityOptions) -> Tensor:
-    """Logit of the own class, mean over the spaces; x is how much the best one of the class has more."""
+    """Return the logit of the own class, mean over the spaces.
+
+    x is how much more the best one of the class has.
+    """
     own_N = torch.stack([_own_logits(space, labels_N) for space in spaces]).mean(dim=0)
     best_K = own_N.new_full((len(spaces[0].weight),), -math.inf)
     best_K.scatter_reduce_(0, labels_N, own_N, "amax")
@@ -91,7 +100,7 @@ def logit(spaces: Sequence[Space], labels_N: Tensor, options: QualityOptions) ->
 
 
 def equal(spaces: Sequence[Space], labels_N: Tensor, options: QualityOptions) -> Tensor:
-    """All samples alike: every one is a candidate, and ids decide."""
+    """Rate all samples alike: every one is a candidate, and ids decide."""
     return torch.zeros(len(labels_N), dtype=torch.float64)
 
 
@@ -106,7 +115,7 @@ QUALITY_RULES: dict[str, Rule] = {
 
 
 def count_pairs(samples: int, spaces: int, settings: MiningConfig) -> int:
-    """Pairs of samples that `robustness` reports as done when it ends, in all pairs of spaces.
+    """Return how many pairs `robustness` reports as done when it ends, in all pairs of spaces.
 
     >>> count_pairs(100, 3, MiningConfig()), count_pairs(100, 2, MiningConfig(landmarks=20))
     (30000, 2000)
@@ -115,7 +124,7 @@ def count_pairs(samples: int, spaces: int, settings: MiningConfig) -> int:
 
 
 def log_odds_against(space: Space, labels_N: Tensor) -> Tensor:
-    """log((1 - p) / p) of the own class's probability p, float64 (N,) on the CPU.
+    """Return log((1 - p) / p) of the own class's probability p, float64 (N,) on the CPU.
 
     p itself is 1.0 to the last digit for many a training sample; its odds still tell them apart.
     """
@@ -124,7 +133,7 @@ def log_odds_against(space: Space, labels_N: Tensor) -> Tensor:
 
 
 def dropout_variance(space: Space, labels_N: Tensor, passes: int, seed: int) -> Tensor:
-    """Variance of the own class's probability over passes with half of the embedding dropped, float64 (N,).
+    """Return the variance of the own class's probability under dropout of the embedding, float64 (N,).
 
     Dropout (ratio 0.5, the rest doubled) acts on the embedding, before the head: so it needs no network, and
     any embedding will do. The samples' masks depend on the seed and on their position alone.
@@ -147,7 +156,7 @@ _NOTHING = 1e-100
 
 
 def exponent(x_N: Tensor) -> Tensor:
-    """-x / median x. A median of nothing (half of the samples are perfect) gives way to the mean.
+    """Return -x / median x. A median of nothing (half of the samples are perfect) gives way to the mean.
 
     >>> exponent(torch.tensor([0.0, 1.0, 2.0, 4.0, 8.0])).tolist()
     [-0.0, -0.5, -1.0, -2.0, -4.0]

@@ -68,6 +68,6 @@ class SampleQuality:
         tensors, about = load_tensors(path, ranks)
         if about.get("format") != _FORMAT or set(tensors) != {"ids", "log_r"}:
             raise DataError(
-                f"{path}.json: not the quality of samples: `pmal fit --from mining` writes it anew"
+                f"{path}.json: not the quality of samples: `pmal fit --from mining` writes it again"
             )
         return cls(tensors["ids"], tensors["log_r"], str(about["rule"]), tuple(about["notes"]))

@@ -83,7 +83,7 @@ DISTANCES: dict[str, Distance] = {"point-to-set": point_to_set_distance, "neares
 
 
 def _prepare(z: Array, prototypes: Array, mask: Array | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Tensors of one type whose shapes fit together, and zeros where the mask is False."""
+    """Return tensors of one type whose shapes fit together, and zeros where the mask is False."""
     z_BD, p_KTD = _floats(z), _floats(prototypes)
     shapes = f"{tuple(z_BD.shape)} and {tuple(p_KTD.shape)}"
     if z_BD.ndim != 2 or p_KTD.ndim != 3 or z_BD.shape[1] != p_KTD.shape[2] or 0 in p_KTD.shape:
@@ -110,7 +110,7 @@ def _floats(values: Array) -> Tensor:
 
 
 def _attend(z_BD: Tensor, p_KTD: Tensor, mask_KT: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Weights (B, K, T), and both arguments at a scale where a cosine can be taken of them."""
+    """Return weights (B, K, T), and both arguments at a scale at which a cosine can be taken of them."""
     z_BD, z_scale_B1 = _rescale(z_BD, 1)
     p_KTD, p_scale_K11 = _rescale(p_KTD, (1, 2))
     # At such sharpness one prototype has all the weight, and nothing that follows from it overflows.
@@ -123,24 +123,24 @@ def _attend(z_BD: Tensor, p_KTD: Tensor, mask_KT: Tensor) -> tuple[Tensor, Tenso
 
 
 def _products(z_BD: Tensor, p_KTD: Tensor) -> Tensor:
-    """z . p of every sample and prototype, (B, K, T), as one matrix product."""
+    """Return z . p of every sample and prototype, (B, K, T), as one matrix product."""
     return (z_BD @ p_KTD.flatten(0, 1).T).view(-1, *p_KTD.shape[:2])
 
 
 def _unit(x: Tensor) -> Tensor:
-    """Vectors of length one; those of length zero stay zero."""
+    """Return vectors of length one; those of length zero stay zero."""
     x, _ = _rescale(x, -1)
     return x / _length(x)[..., None]
 
 
 def _length(x: Tensor) -> Tensor:
-    """What a vector is divided by to have length one; 1 for a vector of length zero."""
+    """Return what a vector is divided by to have length one; 1 for a vector of length zero."""
     length: Tensor = torch.linalg.vector_norm(x, dim=-1)
     return length.where(length > 0, 1.0)
 
 
 def _rescale(x: Tensor, dim: int | tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """x / scale and the scale, the largest magnitude along `dim`: squares neither overflow nor vanish.
+    """Return x / scale and the scale, the largest magnitude along `dim`: squares neither overflow nor vanish.
 
     A cosine does not depend on the scale, so it is a constant to autograd. Vectors so short that their
     gradient would overflow count as zero.

@@ -29,7 +29,7 @@ from pmal.rejection.training_scores import training_embeddings
 from pmal.rejection.typicality.of_layers import FITTED_IMAGES, fit_typicality
 
 ALONE = "neighbors"
-"""What decides where `combined` has no held-out images: the best of its parts on known classes alone."""
+"""What decides if `combined` has no held-out images: the best of its parts on known classes alone."""
 PICTURE_SIDE = 64
 
 
@@ -87,7 +87,7 @@ def for_images(model: OpenSetModel, backbone: Backbone, train: Samples) -> OpenS
 
 
 def thumbnails(images_PCHW: torch.Tensor) -> torch.Tensor:
-    """Pictures for people, at most 64 px: 10,000 prototypes at full size would make a bundle of gigabytes."""
+    """Return pictures of at most 64 px: 10,000 prototypes at full size would make a bundle of gigabytes."""
     side = images_PCHW.shape[-1]
     if side <= PICTURE_SIDE or images_PCHW.is_floating_point():
         return images_PCHW
@@ -99,7 +99,7 @@ def thumbnails(images_PCHW: torch.Tensor) -> torch.Tensor:
 
 
 def default_score(config: RunConfig) -> str:
-    """What `rejection.score = "auto"` stands for."""
+    """Return what `rejection.score = "auto"` stands for."""
     if config.rejection.score != "auto":
         return config.rejection.score
     score = METHODS[config.method].score
@@ -107,7 +107,7 @@ def default_score(config: RunConfig) -> str:
 
 
 def check_score(config: RunConfig) -> None:
-    """Fail before any training where the model would not have the score that it is to reject by.
+    """Fail before any training if the model would not have the score that it is to reject by.
 
     Scores of plugins are loaded here: evaluation, which needs them all, comes after hours of training.
     """

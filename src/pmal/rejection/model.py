@@ -105,7 +105,7 @@ class OpenSetModel:
     """What training images look like to the layers, or in pretrained features; None: nothing was fitted."""
 
     def __getstate__(self) -> dict[str, object]:
-        """For copies and pickles, which make anew what is only kept for speed."""
+        """Return the state for copies and pickles, which rebuild what is only kept for speed."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @property
@@ -125,7 +125,7 @@ class OpenSetModel:
         return (*names, "combined") if scale and set(scale.quantiles) <= {*names} else tuple(names)
 
     def scores(self, z_BD: Tensor, logits_BK: Tensor, far_B: Tensor | None = None) -> dict[str, Tensor]:
-        """Every score of embedded images; with typicality scores, these and the decision by both, too."""
+        """Return every score of embedded images; with typicality, also those and the joint decision."""
         found = self._scores(z_BD, logits_BK, self.score_names)
         if self.typicality is not None and far_B is not None:
             found[TYPICALITY] = far_B
@@ -134,13 +134,13 @@ class OpenSetModel:
         return {name: score_B.cpu() for name, score_B in found.items()}
 
     def decision(self, z_BD: Tensor, logits_BK: Tensor, far_B: Tensor) -> Tensor:
-        """The score that decides, typicality in it where that counts, float64 (B,)."""
+        """Return the score that decides, typicality in it if that counts, float64 (B,)."""
         found = self.scores(z_BD, logits_BK, far_B)
         return found.get(DECISION, found[self.deciding_score()])
 
     @torch.no_grad()
     def answer(self, images: Tensor | ImageBatches, advance: Advance | None = None) -> Answers:
-        """Classes and scores of uint8 images (B, C, H, W) of the model's size and channels."""
+        """Return classes and scores of uint8 images (B, C, H, W) of the model's size and channels."""
         self.deciding_score()
         if not isinstance(images, Tensor) or len(images) > batch_for(self.classifier):
             return self.answer_embedded(*self.embed(images, advance))
@@ -153,7 +153,7 @@ class OpenSetModel:
         return self._answers(*found)
 
     def embed(self, images: Tensor | ImageBatches, advance: Advance | None = None) -> tuple[Tensor, ...]:
-        """Embeddings, logits and typicality scores of images, on the device of the network."""
+        """Return embeddings, logits and typicality scores of images, on the device of the network."""
         device = self.classifier.mean.device
         if isinstance(images, Tensor):
             self._check_images(images)
@@ -163,16 +163,19 @@ class OpenSetModel:
         return embed_images(self.classifier, images, advance=advance, to=device, embed=self._replayed_embed)
 
     def in_half_precision(self) -> "OpenSetModel":
-        """The same, several times faster on a GPU; scores keep about three digits, thresholds stay."""
+        """Return the same model in float16, several times faster on a GPU.
+
+        Scores keep about three digits, thresholds stay.
+        """
         return replace(self, classifier=in_half_precision(self.classifier))
 
     def embed_batch(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The same of images (B, C, H, W) that lie on the device of the network."""
+        """Return what `embed` does, of images (B, C, H, W) that lie on the device of the network."""
         return embed_with_typicality(self.classifier, self._typicality, images)
 
     @torch.no_grad()
     def answer_embedded(self, z_BD: Tensor, logits_BK: Tensor, far_B: Tensor | None = None) -> Answers:
-        """The same, of what `embed` gave; without typicality scores, by the near score alone."""
+        """Return answers to what `embed` gave; without typicality scores, by the near score alone."""
         self.deciding_score()
         # On the device of the network, where the many prototypes and neighbors of many classes take no time;
         # in blocks, because what is said of a million images may not fit there.
@@ -184,12 +187,12 @@ class OpenSetModel:
 
     @torch.no_grad()
     def logits(self, z_BD: Tensor) -> Tensor:
-        """Of embeddings, by the network's head, (B, K0)."""
+        """Return the logits of embeddings, by the network's head, (B, K0)."""
         logits_BK: Tensor = self.classifier.head(z_BD.to(self.classifier.mean)).float().cpu()
         return logits_BK
 
     def nearest_class(self, z_BD: Tensor, logits_BK: Tensor) -> Tensor:
-        """The network's class; an added one where its prototypes are nearer than those of all others.
+        """Return the network's class; an added one if its prototypes are nearer than those of all others.
 
         So an added class takes images from the others, but never moves one between them.
         """
@@ -201,13 +204,13 @@ class OpenSetModel:
         return nearest_B.where(nearest_B >= logits_BK.shape[1], own_B)
 
     def deciding_score(self) -> str:
-        """The score of the rule, which this model must have."""
+        """Return the score of the rule, which this model must have."""
         if self.rule.score not in self.score_names:
             raise unknown_name("score of this model", self.rule.score, self.score_names)
         return self.rule.score
 
     def limits(self) -> Tensor:
-        """The threshold of each class, float64 (K,)."""
+        """Return the threshold of each class, float64 (K,)."""
         rule, count = self.rule, len(self.class_names)
         if rule.threshold is not None:
             return torch.full((count,), rule.threshold, dtype=torch.float64)
@@ -224,7 +227,7 @@ class OpenSetModel:
         return torch.tensor([threshold.value for threshold in found], dtype=torch.float64)
 
     def decisive(self, calibration: Calibration) -> Calibration:
-        """The same, whose deciding score has the penalty in it."""
+        """Return the same calibration, with the penalty in its deciding score."""
         if self.penalty is None:
             return calibration
         name = self.rule.score
@@ -243,14 +246,17 @@ class OpenSetModel:
         return Penalty.fit(held[self.rule.score], held[TYPICALITY], self.typicality.linear)
 
     def far_limit(self) -> float:
-        """From where on the typicality alone makes an image unknown that is usual in all else."""
+        """Return the limit of typicality.
+
+        Above it, typicality alone makes an image unknown that is usual in all else.
+        """
         if self.penalty is None or self.calibration is None:
             return math.inf
         usual = float(self.calibration.of(self.rule.score).nanmedian())
         return self.penalty.far_limit(float(self.limits().amax()) - usual)
 
     def guarantee(self) -> tuple[bool, str]:
-        """Whether the threshold accepts what it promises, and one line about it."""
+        """Return whether the threshold accepts what it promises, and one line about it."""
         rule, calibration, count = self.rule, self.calibration, len(self.class_names)
         if rule.threshold is not None or calibration is None:
             return False, "no guarantee: a threshold that was set, or found on a validation set"
@@ -285,7 +291,7 @@ class OpenSetModel:
             )
 
     def attention(self, z_BD: Tensor, classes_B: Tensor) -> Tensor:
-        """The share of each prototype in its class's answer, for one class per image: (B, T)."""
+        """Return the share of each prototype in its class's answer, for one class per image: (B, T)."""
         if self._reference is None:
             raise UsageError("this model has no prototypes: fit one with method pmal to see them")
         prototypes_KTD, mask_KT = self._reference.prototypes_KTD, self._reference.mask_KT
@@ -305,12 +311,15 @@ class OpenSetModel:
 
     @functools.cached_property
     def _reference(self) -> Reference | None:
-        """Where it is needed, and its prototypes in the precision that distances are computed in."""
+        """The reference if it is needed, with prototypes in the precision that distances are computed in."""
         return self.reference.ready(self.classifier.mean.device) if self.reference else None
 
     @functools.cached_property
     def _typicality(self) -> AnyTypicality | None:
-        """On the device of the network; a copy, because a module moves in place, and others may share it."""
+        """Typicality on the device of the network.
+
+        It is a copy, because a module moves in place, and others may share it.
+        """
         return deepcopy(self.typicality).to(self.classifier.mean.device) if self.typicality else None
 
     @functools.cached_property
@@ -332,7 +341,7 @@ class OpenSetModel:
         return Replayed(copy._embed_and_judge, self.classifier)
 
     def _answer_few(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Embeddings, typicality scores, and what `_judge` says of them."""
+        """Return embeddings, typicality scores, and what `_judge` says of them."""
         if self.classifier.training:
             self.classifier.eval()
         if self.rule.score in REPLAYED:
@@ -345,7 +354,7 @@ class OpenSetModel:
         return (z_BD, far_B, *self._judge(z_BD, logits_BK))
 
     def _judge(self, z_BD: Tensor, logits_BK: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Nearest class, deciding score and probabilities, all on the device of the network."""
+        """Return nearest class, deciding score and probabilities, all on the device of the network."""
         name = self.rule.score
         score_B = self._scores(z_BD, logits_BK, (name,))[name]
         return self.nearest_class(z_BD, logits_BK), score_B, logits_BK.double().softmax(dim=1)
@@ -370,9 +379,9 @@ class OpenSetModel:
         )
 
     def p_values(self, nearest_B: Tensor, score_B: Tensor) -> Tensor:
-        """How likely a known image is to look at least as unknown, (B,); NaN without held-out images.
+        """Return how likely a known image is to look at least as unknown, (B,); NaN without held-out images.
 
-        An image is unknown where this is at most 1 - accept.
+        An image is unknown if this is at most 1 - accept.
         """
         if self.calibration is None:
             return torch.full_like(score_B, math.nan)
@@ -400,7 +409,7 @@ class OpenSetModel:
 
 
 def _p_values(known: Sequence[Tensor], score_B: Tensor, nearest_B: Tensor) -> Tensor:
-    """Each score among the known ones of its class, or among all where there is one list."""
+    """Return each score's share among the known ones of its class, or among all if there is one list."""
     if len(known) == 1:
         return torch.from_numpy(conformal_p_values(known[0], score_B))
     found_B = torch.empty_like(score_B)

@@ -1,6 +1,6 @@
 """Unknown scores. Larger means more unknown, for every score.
 
-A sample that breaks the model must not pass as known: where NaN, or an infinity that only an overflow can
+A sample that breaks the model must not pass as known: if NaN, or an infinity that only an overflow can
 explain, is among its numbers, its score is +inf.
 
 Shapes: B samples, K classes, D channels, N samples of the bank, M of them in a block.
@@ -37,9 +37,9 @@ _QUANTILES = 1001
 
 
 def probability_score(logits_BK: torch.Tensor) -> torch.Tensor:
-    """One minus the largest softmax probability (the paper's PR).
+    """Return one minus the largest softmax probability (the paper's PR).
 
-    Computed as the sum of the other classes' probabilities, which keeps its digits where the largest
+    Computed as the sum of the other classes' probabilities, which keeps its digits if the largest
     probability rounds to one.
 
     >>> probability_score(torch.tensor([[9.0, 0.0], [0.0, 0.0]]))
@@ -51,7 +51,7 @@ def probability_score(logits_BK: torch.Tensor) -> torch.Tensor:
 
 
 def logit_score(logits_BK: torch.Tensor) -> torch.Tensor:
-    """Minus the largest logit.
+    """Return minus the largest logit.
 
     >>> logit_score(torch.tensor([[9.0, 0.0], [float("nan"), 0.0]]))
     tensor([-9., inf], dtype=torch.float64)
@@ -60,7 +60,7 @@ def logit_score(logits_BK: torch.Tensor) -> torch.Tensor:
 
 
 def energy_score(logits_BK: torch.Tensor) -> torch.Tensor:
-    """Free energy: minus the log of the sum of exponentials of the logits."""
+    """Return the free energy: minus the log of the sum of exponentials of the logits."""
     return _broken_is_unknown(-logits_BK.double().logsumexp(dim=1), logits_BK)
 
 
@@ -73,7 +73,7 @@ LOGIT_SCORES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def distance_score(distances_BK: torch.Tensor) -> torch.Tensor:
-    """The smallest distance to the prototypes of any class (the paper's DR).
+    """Return the smallest distance to the prototypes of any class (the paper's DR).
 
     >>> distance_score(torch.tensor([[0.5, 0.25], [float("inf"), 0.75]]))
     tensor([0.2500, 0.7500], dtype=torch.float64)
@@ -82,7 +82,7 @@ def distance_score(distances_BK: torch.Tensor) -> torch.Tensor:
 
 
 def neighbor_score(z_BD: torch.Tensor, bank_ND: torch.Tensor, k: int = NEIGHBORS) -> torch.Tensor:
-    """Cosine distance to the k-th nearest of all training embeddings, whatever their classes.
+    """Return the cosine distance to the k-th nearest of all training embeddings, whatever their classes.
 
     The k-th and not the nearest, because one odd training image must not vouch for an unknown. In float64:
     the distances of a well trained model's known samples fall below what float32 can tell from zero.
@@ -105,7 +105,11 @@ def _neighbor_score(z_BD: torch.Tensor, bank_ND: torch.Tensor, k: int, ready: bo
 def kth_distance(z_BD: torch.Tensor, bank_ND: torch.Tensor, k: int, ready: bool = False) -> torch.Tensor:
     """Return what `neighbor_score` does for finite embeddings, without its checks.
 
-    ready: the rows of the bank have length 1 already.
+    Args:
+        z_BD: embeddings.
+        bank_ND: training embeddings.
+        k: which neighbor counts.
+        ready: the rows of the bank have length 1 already.
     """
     unit_BD = _unit(z_BD)
     nearest = unit_BD[:, :0]
@@ -143,7 +147,7 @@ class ScoreScale:
     def fit(
         cls, known_scores: Mapping[str, torch.Tensor], weights: Mapping[str, float] | None = None
     ) -> "ScoreScale":
-        """From the scores of held-out known samples. Samples that broke the model are left out.
+        """Fit a scale to the scores of held-out known samples. Samples that broke the model are left out.
 
         A score without a weight counts once.
 
@@ -155,7 +159,7 @@ class ScoreScale:
         return cls(quantiles, {name: float(given.get(name, 1.0)) for name in known_scores})
 
     def to_lists(self) -> dict[str, dict[str, Any]]:
-        """For a JSON file."""
+        """Return the scale for a JSON file."""
         return {
             name: {"weight": self.weights[name], "quantiles": values.tolist()}
             for name, values in self.quantiles.items()
@@ -163,7 +167,7 @@ class ScoreScale:
 
     @classmethod
     def from_lists(cls, parts: Mapping[str, Mapping[str, Any]]) -> "ScoreScale":
-        """What `to_lists` wrote; anything else is refused."""
+        """Return what `to_lists` wrote; anything else is rejected."""
         try:
             quantiles = {name: np.asarray(part["quantiles"], np.float64) for name, part in parts.items()}
             return cls(quantiles, {name: float(part["weight"]) for name, part in parts.items()})
@@ -179,7 +183,7 @@ class ScoreScale:
 
 
 def combined_score(scores: Mapping[str, torch.Tensor], scale: ScoreScale) -> torch.Tensor:
-    """The weighted mean surprise over the scores of a scale; others are ignored.
+    """Return the weighted mean surprise over the scores of a scale; others are ignored.
 
     Surprise is -log of the share of known samples that look at least as unknown. It has no unit, so a bounded
     distance and an unbounded logit can be compared, and rarity counts, not shape: a mean of the shares would
@@ -200,14 +204,14 @@ def combined_score(scores: Mapping[str, torch.Tensor], scale: ScoreScale) -> tor
 
 
 def surprise_curve(quantiles_Q: Floats) -> tuple[Floats, Floats]:
-    """The different values among the quantiles, rising, and the surprise at each."""
+    """Return the different values among the quantiles, rising, and the surprise at each."""
     values, counts = np.unique(quantiles_Q, return_counts=True)
     mean_rank = np.cumsum(counts) - (counts + 1) / 2
     return values, -np.log((len(quantiles_Q) - mean_rank) / (len(quantiles_Q) + 1))
 
 
 def _surprise(scores_B: Floats, quantiles_Q: Floats) -> Floats:
-    """-log of the share of known samples at or above a score, linear between the quantiles.
+    """Return -log of the share of known samples at or above a score, linear between the quantiles.
 
     Above the largest the line through the first and the last point goes on, so that order is kept where every
     unknown sample may stand. Below the smallest it does not: being very well known by one score must not
@@ -248,7 +252,7 @@ def _check_bank(z_BD: torch.Tensor, bank_ND: torch.Tensor, k: int) -> None:
 
 
 def _unit(z_BD: torch.Tensor) -> torch.Tensor:
-    """Rows of length 1, by way of a largest entry of 1, so that no square overflows; zero stays zero."""
+    """Return rows of length 1, by way of a largest entry of 1: no square overflows, and zero stays zero."""
     z_BD = z_BD.double()
     largest_B1 = z_BD.abs().amax(dim=1, keepdim=True)
     z_BD = z_BD / largest_B1.where(largest_B1 > 0, 1.0)
@@ -257,7 +261,10 @@ def _unit(z_BD: torch.Tensor) -> torch.Tensor:
 
 
 def _broken_is_unknown(score_B: torch.Tensor, logits_BK: torch.Tensor) -> torch.Tensor:
-    """Minus infinity is a logit that a mask may set; NaN and plus infinity are none."""
+    """Make what broke the model unknown.
+
+    Minus infinity is a logit that a mask may set; NaN and plus infinity are none.
+    """
     broken_B = ~(logits_BK < math.inf).all(dim=1)
     return _nan_is_unknown(score_B).masked_fill(broken_B, math.inf)
 
@@ -272,7 +279,7 @@ def _floats(scores_B: torch.Tensor) -> Floats:
 
 
 _KEPT_NUMBERS = 1 << 22
-"""Of the training embeddings that are kept at length 1, beside themselves: 32 MiB."""
+"""Bytes of training embeddings that are kept at length 1 as well: 32 MiB."""
 _BLOCK_IMAGES = 256
 _BLOCK_NUMBERS = 1 << 25
 """Of the attended sets (images x classes x channels) at a time: a quarter of a GiB."""
@@ -288,7 +295,7 @@ class Reference:
     training_ND: torch.Tensor
 
     def ready(self, device: torch.device) -> "Reference":
-        """The same on a device, with prototypes in float64, so that no use need copy or convert them."""
+        """Return the same on a device, with prototypes in float64: no use need copy or convert them."""
         table_KTD, training_ND = self.prototypes_KTD.to(device).double(), self.training_ND.to(device)
         return Reference(table_KTD, self.mask_KT.to(device), self.distance, training_ND)
 
@@ -301,7 +308,7 @@ class Reference:
 
     @functools.cached_property
     def _unit_bank(self) -> torch.Tensor | None:
-        """Training embeddings of length 1, where they are few: a single image is else mostly their work."""
+        """Training embeddings of length 1, if they are few: a single image is else mostly their work."""
         if self.training_ND.numel() > _KEPT_NUMBERS:
             return None
         _check_bank(self.training_ND, self.training_ND, 1)
@@ -341,7 +348,7 @@ def unknown_scores(
 
 
 def class_distances(z_BD: torch.Tensor, reference: Reference) -> torch.Tensor:
-    """Distance of every embedding to every class's prototypes, float64 (B, K)."""
+    """Return the distance of every embedding to every class's prototypes, float64 (B, K)."""
     measure, prototypes_KTD = DISTANCES[reference.distance], reference.prototypes_KTD.to(z_BD.device).double()
     mask_KT = reference.mask_KT.to(z_BD.device)
     # In blocks: the attended sets of all images at once would not fit into memory, or into a CPU's cache.

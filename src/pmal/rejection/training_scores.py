@@ -1,6 +1,6 @@
 """Scores that need embeddings of the training set, for tables: of a softmax classifier as of PMAL's network.
 
-A bundle of softmax has no embeddings of training images in it, and stays small; so these are fitted anew
+A bundle of softmax has no embeddings of training images in it, and stays small; so these are fitted again
 where a run is measured, from the run's training images.
 
 N training images, B images, D channels, K classes.
@@ -34,14 +34,17 @@ from pmal.rejection.registered_scores import registered_score
 from pmal.rejection.scores import NEIGHBORS, Reference, neighbor_score
 
 BANK_LIMIT = 50_000
-"""Training embeddings that `neighbors` looks at, evenly spaced where there are more: a bundle stays small."""
+"""Training embeddings that `neighbors` looks at, evenly spaced if there are more: a bundle stays small."""
 
 POST_HOC = ("mahalanobis", "vim", "react")
 """Scores that a table has and no bundle: what they were fitted to would have to be stored with it."""
 
 
 def is_scored(network: Classifier) -> bool:
-    """Whether a network has these scores: ViM and ReAct rest on a linear head, as softmax and PMAL have."""
+    """Return whether a network has these scores.
+
+    ViM and ReAct rest on a linear head, as softmax and PMAL have.
+    """
     return type(network.head) is LinearHead
 
 
@@ -58,9 +61,12 @@ class TrainingScores:
 
     @classmethod
     def fit(cls, z_ND: Tensor, labels_N: Tensor, head: Head) -> "TrainingScores":
-        """From embeddings of training images, their labels, and the layer that classifies them.
+        """Fit the scores to embeddings of training images, their labels, and the layer that classifies them.
 
-        labels_N: of all training images, of which the embeddings may be evenly spaced ones.
+        Args:
+            z_ND: embeddings, which may be of evenly spaced images.
+            labels_N: of all training images.
+            head: the layer.
         """
         assert isinstance(head, LinearHead)
         labels_N = labels_N.cpu()[torch.from_numpy(evenly(len(labels_N), BANK_LIMIT))]
@@ -95,7 +101,7 @@ def all_scores(
 
 
 def kept_embeddings(reference: Reference | None, count: int) -> Tensor | None:
-    """Return the embeddings of so many training images that a model has kept, None where it has not."""
+    """Return the embeddings of so many training images that a model has kept, None if it has not."""
     if reference is None or len(reference.training_ND) != min(count, BANK_LIMIT):
         return None  # such as with those of classes that were added since
     return reference.training_ND

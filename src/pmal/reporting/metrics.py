@@ -1,4 +1,4 @@
-"""How well a classifier names the known and turns away the unknown.
+"""How well a classifier names the known and rejects the unknown.
 
 A score says how unknown a sample looks: larger = more unknown, everywhere. NaN counts as +inf, since a sample
 that breaks the model must not pass as known.
@@ -70,7 +70,7 @@ def accuracy(labels: "Values", predictions: "Values") -> float:
 
 
 def macro_f1(labels: "Values", predictions: "Values") -> float:
-    """F1 averaged over the classes that occur in either; -1 (unknown) is a class like any other.
+    """Return F1 averaged over the classes that occur in either; -1 (unknown) is a class like any other.
 
     >>> macro_f1([0, 0, 1, -1], [0, 0, -1, -1])  # F1 of 0: 1, of 1: 0, of unknown: 2/3
     0.5555555555555555
@@ -83,7 +83,7 @@ def macro_f1(labels: "Values", predictions: "Values") -> float:
 
 
 def expected_calibration_error(confidence: "Values", correct: "Values", bins: int = 15) -> float:
-    """Mean gap between confidence and accuracy over equal-width bins, weighted by samples (L1).
+    """Return the mean gap between confidence and accuracy over equal-width bins, weighted by samples (L1).
 
     Bins are closed on the left; a confidence of exactly 1 has a bin of its own, as in torchmetrics.
 
@@ -105,7 +105,7 @@ def expected_calibration_error(confidence: "Values", correct: "Values", bins: in
 
 
 def auroc(known_scores: "Values", unknown_scores: "Values") -> float:
-    """Chance that an unknown sample scores higher than a known one; ties count half.
+    """Return the chance that an unknown sample scores higher than a known one; ties count half.
 
     >>> auroc([0.1, 0.2], [0.2, 0.9])
     0.875
@@ -114,7 +114,7 @@ def auroc(known_scores: "Values", unknown_scores: "Values") -> float:
 
 
 def aupr_in(known_scores: "Values", unknown_scores: "Values") -> float:
-    """Average precision of finding the known samples by their low scores.
+    """Return the average precision of finding the known samples by their low scores.
 
     >>> aupr_in([0.1, 0.2], [0.2, 0.9])  # at 0.1: recall 1/2, precision 1; at 0.2: recall 1, precision 2/3
     0.8333333333333333
@@ -123,7 +123,7 @@ def aupr_in(known_scores: "Values", unknown_scores: "Values") -> float:
 
 
 def aupr_out(known_scores: "Values", unknown_scores: "Values") -> float:
-    """Average precision of finding the unknown samples by their high scores.
+    """Return the average precision of finding the unknown samples by their high scores.
 
     >>> aupr_out([0.1, 0.2], [0.2, 0.9])
     0.8333333333333333
@@ -134,7 +134,7 @@ def aupr_out(known_scores: "Values", unknown_scores: "Values") -> float:
 def fpr_at_tpr(known_scores: "Values", unknown_scores: "Values", tpr: float = 0.95) -> float:
     """Share of unknown samples accepted at the smallest threshold that accepts at least `tpr` of the known.
 
-    A sample is accepted where its score is at most the threshold.
+    A sample is accepted if its score is at most the threshold.
 
     >>> fpr_at_tpr([0.1, 0.2, 0.3, 0.8], [0.2, 0.5, 0.7, 0.9], tpr=0.75)
     0.25
@@ -145,10 +145,11 @@ def fpr_at_tpr(known_scores: "Values", unknown_scores: "Values", tpr: float = 0.
 
 
 def oscr(correct: "Values", known_scores: "Values", unknown_scores: "Values") -> float:
-    """Area under the share of known accepted and named correctly, against the share of unknown accepted.
+    """Return the area under the share of known samples accepted and named correctly.
 
-    Equals the chance that a known sample is named correctly and scores below an unknown one, ties counted
-    half: AUROC where every known sample is named correctly, and never more than the accuracy.
+    It is taken against the share of unknown samples accepted. It equals the chance that a known sample is
+    named correctly and scores below an unknown one, ties counted half: AUROC if every known sample is named
+    correctly, and never more than the accuracy.
 
     >>> oscr([True, False], [0.1, 0.2], [0.2, 0.9])
     0.5
@@ -164,7 +165,7 @@ def open_set_metrics(
     resamples: int = 1000,
     seed: int = 0,
 ) -> dict[str, Estimate]:
-    """Every ranking metric with its interval; known and unknown samples are resampled separately.
+    """Return every ranking metric with its interval; known and unknown samples are resampled separately.
 
     >>> found = open_set_metrics([True, True], [0.1, 0.2], [0.2, 0.9], resamples=200)
     >>> list(found), found["auroc"]
@@ -184,7 +185,7 @@ def open_set_metrics(
 
 
 def accuracy_interval(correct: "Values", *, resamples: int = 1000, seed: int = 0) -> Estimate:
-    """Accuracy with its interval. The interval has no width where all samples are right, or all wrong.
+    """Return the accuracy with its interval, which has no width if all samples are right, or all wrong.
 
     >>> accuracy_interval([True] * 90 + [False] * 10)
     Estimate(value=0.9, low=0.84, high=0.96)
@@ -233,12 +234,15 @@ _RANKING_METRICS: dict[str, Callable[[_Counts], Floats]] = {
 
 
 def _pairs_in_order(low_RL: Floats, high_RL: Floats) -> Floats:
-    """Pairs in which the first stands on a lower level than the second; half a pair where they tie."""
+    """Count pairs in which the first is on a lower level than the second; half a pair if they tie."""
     return _row_dot(high_RL, np.cumsum(low_RL, axis=1) - 0.5 * low_RL)
 
 
 def _average_precision(positive_RL: Floats, negative_RL: Floats) -> Floats:
-    """Mean over the positives of the precision at their level; positives are expected on the first levels."""
+    """Return the mean over the positives of the precision at their level.
+
+    Positives are expected on the first levels.
+    """
     found_RL = np.cumsum(positive_RL, axis=1)
     # A resample may leave the first levels empty; no positive stands there, so any divisor will do.
     taken_RL = np.maximum(found_RL + np.cumsum(negative_RL, axis=1), 1.0)
@@ -246,7 +250,7 @@ def _average_precision(positive_RL: Floats, negative_RL: Floats) -> Floats:
 
 
 def _row_dot(counts_RL: Floats, weights_RL: Floats | Bools) -> Floats:
-    # Not vecdot: BLAS starts threads for every long row, some 20 times slower where the cores are busy.
+    # Not vecdot: BLAS starts threads for every long row, some 20 times slower when the cores are busy.
     sum_R: Floats = np.einsum("rl,rl->r", counts_RL, weights_RL)
     return sum_R
 
@@ -272,7 +276,7 @@ def _observed(ranking: _Ranking) -> _Counts:
 
 
 def _resampled(ranking: _Ranking, resamples: int, seed: int) -> Iterator[_Counts]:
-    """Blocks of bootstrap resamples; each side has its own random stream, so block sizes do not matter."""
+    """Yield blocks of bootstrap resamples; each side has its own stream, so block sizes do not matter."""
     known_rng, unknown_rng = np.random.default_rng(seed).spawn(2)
     N, M = len(ranking.known), len(ranking.unknown)
     step = max(1, _BLOCK // (N + M))
@@ -282,7 +286,7 @@ def _resampled(ranking: _Ranking, resamples: int, seed: int) -> Iterator[_Counts
 
 
 def _count(ranking: _Ranking, known_RN: Ints, unknown_RM: Ints) -> _Counts:
-    """Counts per level of the samples at these positions, one row per resample."""
+    """Count per level the samples at these positions, one row per resample."""
     shape = (len(known_RN), ranking.levels)
     row_R1 = np.arange(shape[0])[:, None] * ranking.levels
     known_cell_RN = ranking.known[known_RN] + row_R1
@@ -311,7 +315,7 @@ def _check_bootstrap(resamples: int, seed: int) -> None:
 
 
 def _numbers(values: "Values", name: str) -> NDArray[Any]:
-    """One number per sample, at least one sample."""
+    """Return one number per sample, at least one sample."""
     numbers = as_numbers(values, name)
     if numbers.size == 0:
         raise DataError(f"{name} is empty: pass at least one sample")

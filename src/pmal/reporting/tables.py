@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pmal._runtime.text import counted
+
 _SHARES = ("known_accepted", "unknown_rejected")
 COLUMNS = {"auroc": "AUROC", "fpr95": "FPR95", "oscr": "OSCR"}
 
@@ -13,7 +15,7 @@ def run_table(metrics: Mapping[str, Any]) -> str:
     classes = f"{about['known_classes']} known / {about['unknown_classes']} unknown classes"
     head = [
         f"{about['source']} · split {about['split']} ({classes}) · {about['method']}, {about['encoder']}, "
-        f"{about['epochs']} epochs, {about['augmentation']} augmentation, seed {about['seed']}",
+        f"{counted(about['epochs'], 'epoch')}, {about['augmentation']} augmentation, seed {about['seed']}",
         f"ACC {with_interval(metrics['accuracy'])} on {metrics['known_images']:,} known test images",
     ]
     if not metrics["scores"]:
@@ -37,7 +39,8 @@ def run_table(metrics: Mapping[str, Any]) -> str:
     )
     if "softmax" in metrics:
         accuracy, epochs = with_interval(metrics["softmax"]["accuracy"]), about["epochs"]
-        note += f"\nsoftmax: the first classifier of this run after {epochs} epochs, ACC {accuracy}; "
+        note += f"\nsoftmax: the first classifier of this run after {counted(epochs, 'epoch')}, "
+        note += f"ACC {accuracy}; "
         second = about.get("optimization", {})
         start = "from there" if second.get("init", "warm") == "warm" else "from new weights"
         note += f"{about['method']}: {second.get('epochs') or epochs} more {start}"

@@ -23,14 +23,21 @@ class RunFolder:
     """Paths and records of one run. Of several processes, only the first touches it."""
 
     def __init__(self, path: Path, config: RunConfig, start: str | None = None, ranks: Ranks = ALONE) -> None:
-        """start: the stage from which on the run is done anew."""
+        """Hold the folder of a run.
+
+        Args:
+            path: of the folder.
+            config: settings of the run.
+            start: the stage from which on the run is done again.
+            ranks: the first of them writes.
+        """
         self.path, self.config, self.start, self.ranks = path, config, start, ranks
 
     def begin(self, stage: str) -> None:
-        """Where the run is done anew from this stage on: drop what is there, once what it needs is there.
+        """Drop what is there if the run is done again from this stage on, once what it needs is there.
 
-        A mark says that this has happened: the same command again, after an interruption, goes on. Without
-        the mark, whenever the process dies, the old settings stand beside nothing but their own results.
+        A mark says that this has happened: the same command again, after an interruption, resumes. Without
+        the mark, whenever the process dies, the old settings are next to nothing but their own results.
         """
         if stage == self.start:
             self.ranks.by_first(lambda: self._drop_from(stage))
@@ -49,7 +56,7 @@ class RunFolder:
             append_line(self.path / "log.jsonl", json.dumps(event))
 
     def write(self, name: str, content: Any) -> None:
-        """A JSON file of the run."""
+        """Write a JSON file of the run."""
         self.ranks.by_first(lambda: write_json(self.path / name, content))
 
     def seal(self, about: Mapping[str, Any]) -> None:
@@ -71,26 +78,26 @@ def seal_again(run: Path, folder: str) -> None:
 
 
 def check_sums(run: Path) -> None:
-    """Refuse a finished run of which a file is not what its manifest says; a missing one is told of later."""
+    """Refuse a finished run if a file is not what its manifest says; a missing one is reported later."""
     path = run / MANIFEST
     sums = read_json(path).get("sha256", {}) if path.is_file() else {}
     for name, digest in sums.items():
         file = run / name
         if _is_final(Path(name)) and file.is_file() and sha256(file) != digest:
-            fix = "restore it, or make it anew by `pmal fit --from` its stage"
+            fix = "restore it, or make it again by `pmal fit --from` its stage"
             raise DataError(
                 f"{file}: not the file that the run has left (its sum in {MANIFEST} differs): {fix}"
             )
 
 
 def _is_final(name: Path) -> bool:
-    """Whether nothing but the run itself writes a file; `pmal report`, `export` and `audit` come later."""
+    """Return whether only the run itself writes a file; `pmal report`, `export` and `audit` come later."""
     later = (MANIFEST, "log.jsonl", "report.html", "model.onnx", "model.md")
     return name.parts[0] != "audit" and not (len(name.parts) == 1 and name.name in later)
 
 
 def _sums(run: Path, folder: Path) -> dict[str, str]:
-    """Checksums of what is final in a folder of a run, by the path from there."""
+    """Return checksums of what is final in a folder of a run, by the path from there."""
     files = sorted(f for f in folder.rglob("*") if f.is_file() and not f.name.startswith("."))
     final = [f for f in files if _is_final(f.relative_to(run))]
     return {str(f.relative_to(run)): sha256(f) for f in final}
@@ -100,8 +107,10 @@ def _sums(run: Path, folder: Path) -> dict[str, str]:
 def open_run(
     path: Path, config: RunConfig, start: str | None = None, ranks: Ranks = ALONE
 ) -> Iterator[RunFolder]:
-    """Make the folder, or take up the run in it. Its settings must be the same, or concern only what is done
-    anew, from the stage `start` on."""
+    """Make the folder, or resume the run in it.
+
+    Its settings must be the same, or concern only what is done again, from the stage `start` on.
+    """
     with contextlib.ExitStack() as held:
         ranks.by_first(lambda: _take(path, config, stage_named(start).may_change if start else (), held))
         yield RunFolder(path, config, start, ranks)
@@ -124,7 +133,7 @@ def _take(path: Path, config: RunConfig, may_change: Collection[str], held: cont
 
 
 def read_config(path: Path) -> RunConfig:
-    """The settings of a run that exists."""
+    """Return the settings of a run that exists."""
     try:
         text = (path / CONFIG).read_text(encoding="utf-8")
     except (OSError, ValueError):
@@ -149,7 +158,7 @@ def _check_settings(path: Path, config: RunConfig, may_change: Collection[str]) 
 
 
 def changed_settings(path: Path, config: RunConfig) -> Iterator[tuple[str, Any, Any]]:
-    """How the settings of a run that exists differ: the name for `--set`, the run's value, the new one."""
+    """Yield how an existing run's settings differ: the name for `--set`, the run's value, the new one."""
     return _differences(to_settings(read_config(path)), to_settings(config))
 
 
@@ -166,7 +175,7 @@ def _differences(
 
 @contextlib.contextmanager
 def only_writer(path: Path) -> Iterator[None]:
-    """Keep every other process out of a run's folder; refused where one is in it."""
+    """Keep every other process out of a run's folder; fail if one is in it."""
     # The kernel drops the lock when the process ends, however it ends.
     with open(path / ".lock", "w") as lock:
         try:

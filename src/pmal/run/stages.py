@@ -114,7 +114,7 @@ def check_stages(config: RunConfig, out: Path, start: str | None, only: str | No
     if only is None:
         return
     if start not in (None, only):
-        raise UsageError(f"--from {start} --only {only}: both must name the same stage, which is done anew")
+        raise UsageError(f"--from {start} --only {only}: both must name the same stage, which is done again")
     for stage in stages[: names.index(only)]:
         if not stage.is_done(out, config):
             raise UsageError(f"{out}: stage {only} needs {stage.name} done: run --only {stage.name} first")

@@ -1,4 +1,4 @@
-"""The figures of `pmal bench` as tables for people."""
+"""The figures of `pmal bench` as tables of text."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -53,32 +53,37 @@ class Case:
 
     @property
     def images(self) -> int:
-        """Per turn."""
+        """Images of one turn."""
         return self.batch_size * self.steps
 
     @property
     def spec(self) -> ClassifierSpec:
+        """What the network is made by."""
         names = tuple(f"class {k}" for k in range(self.classes))
         return ClassifierSpec(self.config(1).encoder, names, self.image_size, self.channels)
 
     def config(self, epochs: int) -> RunConfig:
+        """Return the settings of a run of so many epochs."""
         training: dict[str, Any] = {"epochs": epochs, "batch_size": self.batch_size, "learning_rate": 1e-3}
         training["precision"] = self.precision
         data = {"augmentation": self.augmentation}
         return build(RunConfig, {"data": data, "encoder": {"name": self.encoder}, "training": training})
 
     def pictures(self) -> Pixels:
+        """Return the pictures that the epochs go over."""
         return smooth_pictures(min(self.images, DISTINCT), self.image_size, self.channels)
 
     def labels(self) -> list[int]:
-        """The classes in turn."""
+        """Return the classes in turn."""
         return [i % self.classes for i in range(self.images)]
 
     def network(self, device: torch.device) -> Classifier:
+        """Return the untrained network on the device."""
         mean, std = (torch.full((self.channels,), value) for value in (0.5, 0.25))
         return untrained(self.spec, mean, std, seed=0).to(device)
 
     def describe(self) -> dict[str, Any]:
+        """Return what a row of figures says of the case."""
         names = ("encoder", "image_size", "batch_size", "classes", "augmentation")
         return {name: getattr(self, name) for name in names}
 
@@ -94,6 +99,7 @@ class Plan:
 
     @property
     def turns(self) -> int:
+        """How many turns are run, with those that do not count."""
         return self.warmup + self.repeats
 
 
@@ -140,7 +146,15 @@ def plain_training(
 
 
 def plain_loop(case: Case, pictures: Pixels, plan: Plan, session: Session, beside: int = 0) -> TrainingLoop:
-    """Return the loop of the first phase. beside: how many other networks train at the same time."""
+    """Return the loop of the first phase.
+
+    Args:
+        case: what is trained.
+        pictures: that it is trained on.
+        plan: how often to measure.
+        session: of the measuring.
+        beside: how many other networks train at the same time.
+    """
     data, config = training_data(case, pictures, session.device), case.config(_epochs(case, plan))
     model = case.network(session.device)
     _, objective = make_learner(model, config, flip=True, seed=0)
@@ -168,13 +182,14 @@ def reference_training(
 
 
 def training_data(case: Case, pictures: Pixels, device: torch.device) -> TrainingSet:
+    """Return the pictures of a case as a training set on the device."""
     images = torch.from_numpy(pictures).permute(0, 3, 1, 2)[torch.arange(case.images) % len(pictures)]
     labels = torch.tensor(case.labels(), device=device)
     return TrainingSet(ResidentImages(images.contiguous(), device), labels, np.arange(case.images))
 
 
 def prototypes_of(case: Case) -> PrototypeSet:
-    """The first images of each class."""
+    """Return the first images of each class."""
     per_class = max(1, min(PER_CLASS, case.images // case.classes))
     ids_KT = torch.arange(case.classes)[:, None] + case.classes * torch.arange(per_class)
     labels_P = torch.arange(case.classes).repeat_interleave(per_class)
@@ -183,7 +198,7 @@ def prototypes_of(case: Case) -> PrototypeSet:
 
 
 def _epochs(case: Case, plan: Plan) -> int:
-    """More than are run; so many, where asked for, that the steps are worth compiling."""
+    """Return more than are run; so many, if asked for, that the steps are worth compiling."""
     return max(2 * plan.turns, math.ceil(LONG_STEPS / case.steps) if plan.long else 0)
 
 
@@ -195,7 +210,7 @@ def _loop(
     session: Session,
     beside: int = 0,
 ) -> TrainingLoop:
-    """The loop of `pmal fit`; it never saves."""
+    """Return the loop of `pmal fit`; it never saves."""
     resources = dataclasses.replace(session.resources, checkpoint_seconds=math.inf)
     quiet = Session(session.device, resources, Silent())
     return TrainingLoop("bench", model, objective, data, config.training, 0, Path(), quiet, beside)

@@ -1,4 +1,4 @@
-"""This machine's figures: training, the PMAL step, mining and prediction, beside a plain loop, in one run.
+"""This machine's figures: training, the PMAL step, mining and prediction, next to a plain loop, in one run.
 
 Everything is made up; nothing is read, downloaded or written. See docs/speed.md for how to read it.
 """
@@ -41,7 +41,7 @@ class Sizes:
     prediction: PredictionPlan
 
     def with_encoders(self, names: Sequence[str]) -> "Sizes":
-        """The cases of these encoders alone; one without a case of its own is measured on 32 px images."""
+        """Return the cases of these encoders alone; one without a case is measured on 32 px images."""
         known = {case.encoder: case for case in self.cases}
         other = dataclasses.replace(self.cases[0], image_size=32, channels=3)
         for name in names:
@@ -90,7 +90,7 @@ CPU_QUICK = Sizes(
 
 
 def choose_sizes(device: torch.device, encoders: Sequence[str], quick: bool) -> Sizes:
-    """About a minute on two CPU cores; on a GPU most of the time goes into compiling."""
+    """Return sizes for about a minute on two CPU cores; on a GPU most of the time goes into compiling."""
     gpu = device.type == "cuda"
     sizes = (GPU_QUICK if quick else GPU) if gpu else (CPU_QUICK if quick else CPU)
     return sizes.with_encoders(encoders) if encoders else sizes
@@ -131,5 +131,5 @@ def all_jobs(sizes: Sizes, watch: Stopwatch, session: Session) -> Iterator[tuple
 
 
 def _load() -> float | None:
-    """Return how many programs wanted to run in the last minute; None where nobody counts."""
+    """Return how many programs wanted to run in the last minute; None if nobody counts."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else None

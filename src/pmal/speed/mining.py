@@ -23,6 +23,7 @@ class Problem:
 
     @classmethod
     def draw(cls, n: int, k: int, device: str | torch.device) -> "Problem":
+        """Return a problem of n random samples of k classes."""
         generator, channels = torch.Generator(device).manual_seed(k), max(64, k)
         W_KD = torch.randn(k, channels, generator=generator, device=device)
         labels_N = torch.randint(k, (n,), generator=generator, device=device)

@@ -1,7 +1,7 @@
-"""Latency and throughput of a finished model's answers, beside those of the reference loop, in turns.
+"""Latency and throughput of a finished model's answers, next to those of the reference loop, in turns.
 
 The model has everything that one of `pmal fit` has: prototypes, training embeddings, every score, and the
-typicality of its layers. The same model without typicality takes its turns beside it: that is what the
+typicality of its layers. The same model without typicality takes its turns next to it: that is what the
 second line of defense costs.
 """
 
@@ -48,13 +48,13 @@ class PredictionPlan:
     """Training embeddings of the model."""
 
     def fitted(self, one: float, each: float) -> "PredictionPlan":
-        """The plan for a model that takes so many seconds for one image, and for each of a batch."""
+        """Return the plan for a model that takes so many seconds for one image, and for each of a batch."""
         calls, images = max(FEWEST, int(self.seconds / one)), max(1, int(self.seconds / each))
         return dataclasses.replace(self, calls=min(self.calls, calls), images=min(self.images, images))
 
 
 def finished_model(case: Case, bank: int, device: torch.device) -> OpenSetModel:
-    """A model of this network, untrained, with random training embeddings; its threshold is set."""
+    """Return a model of this network, untrained, with random training embeddings; its threshold is set."""
     network, data = case.network(device).eval(), training_data(case, case.pictures(), device)
     prototypes = prototypes_of(case)
     pictures = PrototypeTrainingSet(data.images, data.labels, data.ids, prototypes).prototype_images()
@@ -84,7 +84,10 @@ def _measure(
     watch: Stopwatch,
     session: Session,
 ) -> dict[str, Any]:
-    """One row. `near` is an answer without typicality, `network` the network alone, without any score."""
+    """Return one row.
+
+    `near` is an answer without typicality, `network` the network alone, without any score.
+    """
     pictures = case.pictures()
     pixels = torch.from_numpy(pictures).permute(0, 3, 1, 2).contiguous()
     one, batch = pixels[:1], pixels[torch.arange(min(plan.trial, plan.images)) % len(pixels)]

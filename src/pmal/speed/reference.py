@@ -24,7 +24,7 @@ from pmal.data.samples import Pixels
 from pmal.ensemble.classifier import Classifier, ClassifierSpec
 
 WORKERS = 4
-"""Processes beside a GPU. A CPU that trains has no core to spare: there the loop reads its own pictures."""
+"""Processes next to a GPU. A CPU that trains has no core to spare: there the loop reads its own pictures."""
 LARGEST_ARRAY_IMAGE = 64
 """Sets of small images are arrays, as CIFAR is; of larger ones, every picture is a JPEG file."""
 
@@ -33,7 +33,7 @@ class Pictures(Dataset[tuple[Tensor, int]]):
     """Pictures and labels, one at a time, as torchvision's data sets and transforms make them."""
 
     def __init__(self, pixels_NHWC: Pixels, labels: list[int], *, train: bool) -> None:
-        """Fewer pictures than labels are taken again from the start."""
+        """Hold pictures and labels; fewer pictures than labels are taken again from the start."""
         self.labels, self.train, self.side = labels, train, pixels_NHWC.shape[1]
         small = self.side <= LARGEST_ARRAY_IMAGE
         self.stored: list[NDArray[np.uint8] | bytes] = [p if small else _jpeg(p) for p in pixels_NHWC]
@@ -81,7 +81,7 @@ class ReferenceLoop:
         self.losses: list[float] = []
 
     def trainer(self) -> Callable[[], None]:
-        """One epoch per call."""
+        """Return what runs one epoch per call."""
         loader = self._loader(train=True)
 
         def epoch() -> None:
@@ -96,7 +96,7 @@ class ReferenceLoop:
         return epoch
 
     def tester(self) -> Callable[[], Tensor]:
-        """Class and probability of every picture, per call."""
+        """Return what gives class and probability of every picture, per call."""
         loader = self._loader(train=False)
 
         @torch.no_grad()
@@ -108,7 +108,7 @@ class ReferenceLoop:
         return epoch
 
     def answerer(self) -> Callable[[], tuple[int, float]]:
-        """Class and probability of one picture, per call."""
+        """Return what gives class and probability of one picture, per call."""
         pictures = Pictures(self.pixels[:1], self.labels[:1], train=False)
 
         @torch.no_grad()
@@ -139,7 +139,10 @@ class ReferenceLoop:
 
 
 def smooth_pictures(count: int, side: int, channels: int, seed: int = 0) -> Pixels:
-    """Random pictures without detail, (N, H, W, C): a JPEG of noise would take longer than a photo does."""
+    """Return random pictures without detail, (N, H, W, C).
+
+    A JPEG of noise would take longer than a photo does.
+    """
     generator = np.random.default_rng(seed)
     coarse = generator.integers(0, 256, (count, 8, 8, channels), dtype=np.uint8)
     pictures = (_from_array(pixels).resize((side, side), Image.Resampling.BILINEAR) for pixels in coarse)
@@ -152,7 +155,7 @@ def _from_array(pixels_HWC: Pixels) -> Image.Image:
 
 
 def _jpeg(pixels_HWC: Pixels) -> bytes:
-    """At the size that sets are commonly kept in: an eighth larger than what the network sees."""
+    """Return a JPEG of the size that sets are commonly kept in: an eighth larger than the network sees."""
     picture, file = _from_array(pixels_HWC), io.BytesIO()
     side = picture.width * 8 // 7
     picture.resize((side, side)).save(file, "JPEG", quality=90)
@@ -160,7 +163,7 @@ def _jpeg(pixels_HWC: Pixels) -> bytes:
 
 
 def _random_crop(picture: Image.Image, side: int) -> Image.Image:
-    """A window of the padded picture; of a larger one, a random part brought to size."""
+    """Return a window of the padded picture; of a larger one, a random part brought to size."""
     if picture.width > side:
         part = int(picture.width * (0.3 + 0.7 * float(torch.rand(()))))
         left, top = (int(torch.randint(0, picture.width - part + 1, ())) for _ in range(2))

@@ -28,9 +28,11 @@ class Stopwatch:
 
     @classmethod
     def of(cls, device: torch.device) -> "Stopwatch":
+        """Return a stopwatch for work on the device."""
         return cls((lambda: torch.cuda.synchronize(device)) if device.type == "cuda" else (lambda: None))
 
     def seconds(self, work: Work) -> float:
+        """Return the seconds that the work took."""
         self.wait()
         begin = self.clock()
         work()
@@ -46,7 +48,7 @@ def in_turns(
     repeats: int,
     advance: Callable[[int], None] = lambda n: None,
 ) -> dict[str, list[float]]:
-    """Seconds of each work, `repeats` times, one after the other in every turn.
+    """Return the seconds of each work, `repeats` times, one after the other in every turn.
 
     The first `warmup` turns do not count: they compile, choose algorithms, fill caches and start processes.
     """
@@ -61,7 +63,7 @@ def in_turns(
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The smallest of the values that at least this share of them does not exceed.
+    """Return the smallest of the values that at least this share of them does not exceed.
 
     >>> quantile([5.0, 1.0, 2.0, 3.0], 0.5), quantile([5.0, 1.0, 2.0, 3.0], 0.99)
     (2.0, 5.0)
@@ -71,7 +73,7 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 
 def spread(values: Sequence[float]) -> float:
-    """From the fastest to the slowest turn, over the median: a difference below it may be noise.
+    """Return the range from fastest to slowest turn, over the median: a difference below it may be noise.
 
     >>> spread([2.0, 2.5, 3.0])
     0.4

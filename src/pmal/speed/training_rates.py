@@ -105,7 +105,7 @@ def pmal_cost(own: Row, joint: Row, contestant: Contestant) -> Row:
 
 
 def _empty_memory(device: torch.device) -> None:
-    """What the networks took goes back, so that the next ones find the memory empty."""
+    """Give back what the networks took, so that the next ones find the memory empty."""
     if device.type == "cuda":
         torch.compiler.reset()
         gc.collect()

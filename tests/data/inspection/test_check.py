@@ -121,7 +121,7 @@ def test_small_classes_are_named_with_their_readable_images():
 def test_nothing_is_wrong_with_good_data():
     found = checked(plenty())
     assert (found["usable"], found["problems"]) == (True, [])
-    assert verdict(found, "my zoo") == "usable, nothing to mend; next: pmal fit 'my zoo' --out RUN"
+    assert verdict(found, "my zoo") == "usable, nothing to fix; next: pmal fit 'my zoo' --out RUN"
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_what_fit_would_refuse_is_said_first(train, reason):
     assert not found["usable"]
     assert found["problems"][0]["kind"] == "refused"
     assert any(reason in item["reason"] for item in found["problems"][0]["items"])
-    assert describe_check(found).splitlines()[-1].startswith("  verdict: `pmal fit` refuses the data")
+    assert describe_check(found).splitlines()[-1].startswith("  verdict: `pmal fit` rejects the data")
 
 
 def test_a_published_split_may_do_without_a_class():

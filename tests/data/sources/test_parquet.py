@@ -247,7 +247,7 @@ def test_unusable_folders(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no \.parquet files in it"):
         open_parquet(tmp_path)
     put(tmp_path / "test-0.parquet", [0])
-    with pytest.raises(DataError, match=r"no train-\*\.parquet beside test-0\.parquet"):
+    with pytest.raises(DataError, match=r"no train-\*\.parquet next to test-0\.parquet"):
         open_parquet(tmp_path)
     put(tmp_path / "train-0.parquet", [0], names=("other", "names"))
     with pytest.raises(DataError, match="class names differ"):

@@ -199,7 +199,7 @@ def test_a_named_set_is_never_tested_on_a_share_of_its_training_images(tmp_path,
 
 def test_shards_of_another_set_are_refused(tmp_path):
     arrays_to_parquet(tmp_path / "cifar10" / "train-00000-of-00001.parquet", 20, ("cat", "dog"))
-    assert "2 classes, where the set has 10" in refusal("cifar10", tmp_path)
+    assert "2 classes, but the set has 10" in refusal("cifar10", tmp_path)
 
 
 def test_shards_in_the_data_root_itself_belong_to_no_set(tmp_path):
@@ -209,7 +209,7 @@ def test_shards_in_the_data_root_itself_belong_to_no_set(tmp_path):
 
 def test_tinyimagenet_needs_its_two_hundred_classes(tmp_path):
     write_tree(tmp_path / "tiny-imagenet-200")
-    assert "3 classes, where the set has 200" in refusal("tinyimagenet", tmp_path)
+    assert "3 classes, but the set has 200" in refusal("tinyimagenet", tmp_path)
     more = tuple(f"n9{i:07}" for i in range(197))
     write_tree(tmp_path / "tiny-imagenet-200", WNIDS + more)
     assert open_source("tinyimagenet", tmp_path).train.class_names == tuple(sorted(WNIDS + more))

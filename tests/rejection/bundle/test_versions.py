@@ -99,7 +99,7 @@ def test_killed_at_any_rename_the_model_is_the_old_or_the_new_one(folder, monkey
 def test_a_change_by_another_process_is_not_lost(folder):
     before = digest_of(folder)
     change(folder, 0.8)
-    with pytest.raises(UsageError, match="changed by another process meanwhile"):
+    with pytest.raises(UsageError, match="changed by another process in the meantime"):
         save_version(folder, make_model(), "late", before)
     assert accepts(folder) == 0.8
 
@@ -139,5 +139,5 @@ def test_what_is_damaged_or_missing_is_named(folder):
         with pytest.raises(DataError, match=r"1/version\.json"):
             list_versions(folder)
     about.write_text(json.dumps({**good, "digest": "0"}))
-    with pytest.raises(DataError, match=r"not the files that version\.json beside it names"):
+    with pytest.raises(DataError, match=r"not the files that version\.json next to it names"):
         find_version(folder, 1)

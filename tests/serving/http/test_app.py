@@ -411,7 +411,7 @@ def test_a_bad_bundle_at_reload_leaves_the_old_model_answering():
             asyncio.run(service.reload())
             assert predict(port, png(0)).body["model"]["fingerprint"] == "a" * 64
             assert call(port, "GET", "/readyz").status == 200
-        assert "the old model goes on answering: weights.safetensors: damaged" in said[0]
+        assert "the old model continues to answer: weights.safetensors: damaged" in said[0]
         rule = Rule("logit", threshold=0.0)
         bundles[0] = serve_model(make_model(rule, prototypes=False, channels=3), fingerprint="b" * 64)
         asyncio.run(service.reload())

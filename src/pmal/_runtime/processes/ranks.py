@@ -235,5 +235,5 @@ def _exchange(name: str, values: Tensor | list[Tensor], *arguments: Any, **optio
             raise  # possibly a graph that cannot be captured
         raise Lost(
             "another process of this run has ended: see its message; what is saved stays, "
-            "run the same command again to go on"
+            "run the same command again to resume"
         ) from error

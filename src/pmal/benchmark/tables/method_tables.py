@@ -194,7 +194,7 @@ def _parameters() -> Table:
         (row, *(f"paper {text}" if text else None for text in listed))
         for row, listed in ADDITIONAL_PARAMETERS.items()
     )
-    return Table("Table 2, parameters beside the backbone", "first, lt", ("method", *LARGE), rows, (), 2)
+    return Table("Table 2, parameters next to the backbone", "first, lt", ("method", *LARGE), rows, (), 2)
 
 
 def _paper_score(results: Sequence[Result]) -> str:

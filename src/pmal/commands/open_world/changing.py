@@ -32,7 +32,7 @@ class Place:
         return self.folder.resolve().parent
 
     def older(self) -> list[str]:
-        """Return what lies beside the model and was made of it as it was before."""
+        """Return the files next to the model that were made of it as it was before."""
         exported = [f"{self.folder.name}.onnx", f"{self.folder.name}.md"]
         measured = ["metrics.json", "report.html"] if self.folder.name == "model" else []
         beside = [self.folder.with_name(file) for file in exported + measured]
@@ -76,9 +76,12 @@ def _seal(run: Path) -> None:
 def change_model(
     place: Place, device: str, act: Callable[["OpenSetClassifier"], Effect]
 ) -> tuple["Version", Effect]:
-    """Change a model, and save it as a new version: all of it, or nothing where anything fails.
+    """Change a model, and save it as a new version: all of it, or nothing if anything fails.
 
-    act: changes the classifier; what it returns comes back.
+    Args:
+        place: where the model is.
+        device: to compute on.
+        act: changes the classifier; what it returns comes back.
     """
     from pmal.estimator.open_set import RECORD, OpenSetClassifier
     from pmal.rejection.bundle.versions import check_changeable, digest_of, save_version

@@ -37,7 +37,7 @@ def update(
     """Take corrected answers into the model of RUN without training; a new version is saved.
 
     Half of each class's images become neighbors, and some of them prototypes; the other half sets the
-    threshold, with the images held out so far. Says where a full training is advised.
+    threshold, with the images held out so far. Says if a full training is advised.
     """
     session = start_session(Resources(device=device), as_json, AGAIN)
     place = find_place(run)

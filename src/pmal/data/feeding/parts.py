@@ -1,4 +1,4 @@
-"""From samples to batches: decoded into memory where they fit, streamed where they do not."""
+"""From samples to batches: decoded into memory if they fit, streamed if they do not."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -47,10 +47,11 @@ class Part:
     unreadable: tuple[BadSample, ...]
 
     def labels(self, device: torch.device) -> Tensor:
+        """Return the labels as a tensor on the device."""
         return torch.from_numpy(self.samples.labels).to(device)
 
     def quarantine(self) -> dict[str, Any]:
-        """For quarantine.json: readable and unreadable add up to the total."""
+        """Return the content of quarantine.json: readable and unreadable add up to the total."""
         store = self.samples.store
         listed = [
             {"id": bad.id, "name": name_in_source(store, bad.id), "reason": bad.reason}
@@ -60,7 +61,7 @@ class Part:
 
 
 def image_shape(samples: Samples, config: DataConfig) -> tuple[int, int]:
-    """Side and channels of the images as the network sees them; an embedding is one pixel."""
+    """Return side and channels of the images as the network sees them; an embedding is one pixel."""
     if isinstance(samples.store, VectorStore):
         return 1, samples.store.vectors.shape[1]
     size, channels = probe_shape(samples)
@@ -110,7 +111,11 @@ def set_aside(
 ) -> tuple[Samples, tuple[BadSample, ...]]:
     """Return the readable samples and those that are not, as all processes found them; say what is thin.
 
-    bad: what this process could not read. Too many of them are an error.
+    Args:
+        name: of the part.
+        samples: all of them.
+        bad: what this process could not read. Too many of them are an error.
+        session: its ranks share what they found.
     """
     unreadable = [
         BadSample(**one) for listed in session.ranks.gather(list(map(asdict, bad))) for one in listed
@@ -128,7 +133,7 @@ def set_aside(
 
 
 def training_statistics(images: ImageBatches, display: Display | None = None) -> tuple[Tensor, Tensor]:
-    """Mean and deviation per channel; of more than 100,000 images, over evenly spaced ones.
+    """Return mean and deviation per channel; of more than 100,000 images, over evenly spaced ones.
 
     To decode so many takes long enough to be displayed.
     """
@@ -148,7 +153,7 @@ def _counted(batches: Iterable[Tensor], advance: Advance) -> Iterator[Tensor]:
 
 
 def _thin_classes(samples: Samples) -> str:
-    """Which classes are hardly there, in one line; empty where none is."""
+    """Return which classes have hardly any sample, in one line; empty if none."""
     counts = np.bincount(samples.labels, minlength=len(samples.class_names))
     thin = int((counts < FEW_IMAGES).sum())
     fewest = f"only {counts.min()} to learn class '{samples.class_names[counts.argmin()]}' from"

@@ -34,13 +34,19 @@ class Workers(Generic[Result]):
     """Those that run: the parts of a data set with a process per core each would fill the memory."""
 
     def __init__(self, dataset: Dataset[Result], count: int = 0, pinned: bool = False) -> None:
-        """count: 0 for one per usable core. pinned: tensors, in memory that a GPU can copy from."""
+        """Start nothing yet; remember how to.
+
+        Args:
+            dataset: what workers read from.
+            count: 0 for one per usable core.
+            pinned: tensors, in memory that a GPU can copy from.
+        """
         self.dataset, self.count, self.pinned = dataset, count or usable_cores(), pinned
         self._plan: list[list[int]] = []
         self._loader: DataLoader[Result] | None = None
 
     def results(self, plan: Plan) -> Iterator[Result]:
-        """In the order of the plan, in the CPU's memory."""
+        """Yield the results in the order of the plan, in the CPU's memory."""
         if not plan:
             return
         try:
@@ -60,7 +66,7 @@ class Workers(Generic[Result]):
         raise lost
 
     def end(self) -> None:
-        """Those that wait; a new plan starts others."""
+        """End the workers that wait; a new plan starts others."""
         self._loader = None
 
     def _start(self, plan: Plan) -> Iterator[Result]:
@@ -100,10 +106,10 @@ class Workers(Generic[Result]):
 
 
 def _starter() -> BaseContext:
-    """Return how workers start: never by a fork of this process, which can hang after torch has used threads.
+    """Return how workers start: never by a fork of this process, which can hang after torch used threads.
 
     A new interpreter each takes seconds to import torch. On Linux multiprocessing's fork server imports it
-    once: workers are there at once, and have its memory in common.
+    once: workers start quickly, and share its memory.
     """
     if sys.platform != "linux":
         return multiprocessing.get_context("spawn")
@@ -116,9 +122,9 @@ def _starter() -> BaseContext:
 
 @contextlib.contextmanager
 def _server_settings() -> Iterator[None]:
-    """A fork server started meanwhile imports nothing from the current folder, and has no threads of its own.
+    """Have a fork server that starts in the block import nothing from the current folder, nor have threads.
 
-    Nor do its workers see Ctrl-C until they say so. SIGTERM stays as it is: the program may fork processes of
+    Its workers do not see Ctrl-C until they say so. SIGTERM stays as it is: the program may fork processes of
     its own from that server, and end them.
     """
     wanted = {"PYTHONSAFEPATH": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -146,7 +152,7 @@ def _no_start(error: OSError | EOFError) -> PmalError:
 
 
 def worker_died(error: Exception) -> Exception:
-    """torch's error about a lost worker in our words; any other error as it is."""
+    """Return an error of ours for torch's error about a lost worker; any other error as it is."""
     if "DataLoader worker" not in str(error):
         return error
     fix = "give it more shared memory (/dev/shm) or" if "shared memory" in str(error) else "try"
@@ -159,5 +165,5 @@ def _begin(worker: int) -> None:
 
 
 def _as_it_is(batch: Any) -> Any:
-    """What `__getitems__` gives is a batch already."""
+    """Return what `__getitems__` gave, which is a batch already."""
     return batch

@@ -56,7 +56,7 @@ def check_images(source: Source, display: Display) -> dict[str, Any]:
     parts = [look_at_part(name, part, display) for name, part in given.items() if part is not None]
     refused = [{"reason": reason} for reason in refusals(source, parts)]
     problems = [
-        Problem("refused", "error", "reasons for which `pmal fit` refuses the data", "mend them", refused),
+        Problem("refused", "error", "reasons for which `pmal fit` rejects the data", "fix them", refused),
         *find_problems(parts),
         *find_duplicates(parts),
         _files("loose", source.loose, "files lie in no class folder", "left out"),
@@ -97,7 +97,7 @@ def _part_result(part: PartLooks) -> dict[str, Any]:
 
 
 def _spread(values: NDArray[np.int32]) -> dict[str, float] | None:
-    """Least, median and most; None of nothing."""
+    """Return least, median and most; None for no values."""
     if not len(values):
         return None
     return {"min": int(values.min()), "median": float(np.median(values)), "max": int(values.max())}

@@ -25,7 +25,7 @@ class Looked(Named, Protocol):
 
     @property
     def digests(self) -> NDArray[np.uint8]:
-        """Bytes of each sample that are the same where the samples are equal."""
+        """Bytes of each sample that are the same if the samples are equal."""
         ...
 
 
@@ -80,7 +80,7 @@ def _by_meaning(kind: str, words: str, groups: list[Group], parts: Sequence[Look
 
 
 def _equal(parts: Sequence[Looked], places: list[Place]) -> tuple[list[Group], Ids]:
-    """The groups, and the row of the first of every different image."""
+    """Return the groups, and the row of the first of every different image."""
     rows = np.concatenate([part.digests[part.readable] for part in parts])
     digests = np.ascontiguousarray(rows).view(f"V{rows.shape[1]}").ravel()
     _, first, which, times = np.unique(digests, return_index=True, return_inverse=True, return_counts=True)
@@ -91,7 +91,7 @@ def _equal(parts: Sequence[Looked], places: list[Place]) -> tuple[list[Group], I
 
 
 def _near(parts: Sequence[PartLooks], places: list[Place]) -> list[Group]:
-    """Pairs among different images, the most alike first."""
+    """Return pairs among different images, the most alike first."""
     number, position = np.array(places).T
     masks = [position[number == n] for n in range(len(parts))]
     thumbnails = np.concatenate([part.thumbnails[rows] for part, rows in zip(parts, masks, strict=True)])
@@ -105,7 +105,10 @@ def _near(parts: Sequence[PartLooks], places: list[Place]) -> list[Group]:
 
 
 def _meaning(parts: Sequence[Looked], group: Sequence[Place]) -> str:
-    """Images of another set are unknown: their classes are none of the training part's, whatever the name."""
+    """Return what a group means.
+
+    Images of another set are unknown: its classes are not those of the training part.
+    """
     labels = {(parts[n].part == "foreign", int(parts[n].samples.labels[i])) for n, i in group}
     if len(labels) > 1:
         return "conflict"

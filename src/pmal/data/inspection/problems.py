@@ -41,7 +41,7 @@ class Problem:
 
     kind: str
     level: str
-    """error: `pmal fit` refuses the data; warning: it makes the result worse; note: good to know."""
+    """error: `pmal fit` rejects the data; warning: it makes the result worse; note: good to know."""
     title: str
     """What it is, after the number of cases: "images cannot be read"."""
     advice: str
@@ -105,7 +105,7 @@ def _few(parts: Sequence[PartLooks]) -> Problem:
 def _where(
     kind: str, title: str, advice: str, test: Callable[[PartLooks], Mask]
 ) -> Callable[[Sequence[PartLooks]], Problem]:
-    """A finder of the readable images under a mask, with their sizes."""
+    """Return a finder of the readable images under a mask, with their sizes."""
 
     def find(parts: Sequence[PartLooks]) -> Problem:
         items = [item for part in parts for item in _sized(part, part.readable & test(part))]
@@ -137,7 +137,7 @@ def _turned(parts: Sequence[PartLooks]) -> Problem:
 
 
 def _is_no_image(part: PartLooks, position: int, unknown_format: bool) -> bool:
-    """A text is no image; a text that is called .jpg is a broken one."""
+    """Return whether a file is no image. A text is none; a text that is called .jpg is a broken one."""
     suffix = PurePath(part.samples.name(position)).suffix.lower()
     return unknown_format and isinstance(part.samples.store, FileStore) and suffix not in IMAGE_SUFFIXES
 

@@ -1,4 +1,4 @@
-"""What a check found, for people: the parts, the problems with names, and what to do next."""
+"""What a check found, as text: the parts, the problems with names, and what to do next."""
 
 import shlex
 import statistics
@@ -28,10 +28,10 @@ def verdict(found: dict[str, Any], typed: str = "SOURCE") -> str:
     """Return one line: whether the data can be used, and what to do next."""
     serious = [problem for problem in found["problems"] if problem["level"] != "note"]
     if not found["usable"]:
-        return "`pmal fit` refuses the data: mend what stands first, then check again"
+        return "`pmal fit` rejects the data: fix what is listed first, then check again"
     fit = f"pmal fit {shlex.quote(printable(typed))} --out RUN"
     if not serious:
-        return f"usable, nothing to mend; next: {fit}"
+        return f"usable, nothing to fix; next: {fit}"
     return f"usable; look first at {count_words(serious[0])}; then: {fit}"
 
 
@@ -111,7 +111,7 @@ def _item_line(item: dict[str, Any]) -> str:
 
 
 def _image_words(image: dict[str, str], with_part: bool) -> str:
-    """By the last parts of its path, which has the class in it as a rule."""
+    """Return an image by the last parts of its path, which as a rule has the class in it."""
     name = short_path(image["name"])
     part = f"{image['part']} " if with_part else ""
     return f"{part}{name}" if name.startswith(f"{image['class']}/") else f"{part}{name} ({image['class']})"

@@ -17,10 +17,13 @@ Names = tuple[str, ...] | None
 
 
 def class_indices(given: "Entry", names: Names, rows: int | None, what: str) -> tuple[Ids, Names]:
-    """The class of each sample (N,), and the names of the classes if there are any.
+    """Return the class of each sample (N,), and the names of the classes if there are any.
 
-    names: of all classes, in their order. Without them, classes with names are sorted by name.
-    rows: how many classes there are, where a head says so.
+    Args:
+        given: the labels.
+        names: of all classes, in their order. Without them, classes with names are sorted by name.
+        rows: how many classes there are, if a head says so.
+        what: what an error calls the labels.
 
     >>> class_indices(["dog", "cat", "dog"], None, rows=None, what="labels")
     (array([1, 0, 1]), ('cat', 'dog'))
@@ -40,7 +43,7 @@ def class_indices(given: "Entry", names: Names, rows: int | None, what: str) -> 
 
 
 def only_present(labels_N: NDArray[np.int64], names: Names, what: str) -> tuple[Ids, Names]:
-    """The same classes without those that have no sample, renumbered; two at least must remain.
+    """Return the same classes without those that have no sample, renumbered; two at least must remain.
 
     >>> only_present(np.array([5, 9, 5]), None, "labels")
     (array([0, 1, 0]), ('5', '9'))

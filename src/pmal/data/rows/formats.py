@@ -49,7 +49,7 @@ def is_embedding_file(path: Path) -> bool:
 
 
 def entry_names(path: Path) -> list[str]:
-    """Return the names of all that an .npz or Parquet file holds; none where it is not readable."""
+    """Return the names of all that an .npz or Parquet file holds; none if it is not readable."""
     try:
         if path.suffix.lower() == ".parquet":
             return _column_names(path)
@@ -170,7 +170,7 @@ def _read_parquet(path: Path, known: Known) -> tuple[dict[str, "Entry"], list[st
 
 
 def _declared_classes(path: Path, schema: Any) -> dict[str, "Entry"]:
-    """Return the names that Hugging Face's metadata give the classes, where they do."""
+    """Return the names that Hugging Face's metadata give the classes, if they do."""
     from pmal.data.sources.parquet import names_in
 
     label = next((name for name in ("label", "labels") if name in schema.names), None)
@@ -184,7 +184,7 @@ def _declared_classes(path: Path, schema: Any) -> dict[str, "Entry"]:
 def _from_metadata(
     path: Path, metadata: Mapping[str, str], taken: Iterable[str], known: Known
 ) -> dict[str, "Entry"]:
-    """Entries given as JSON lists: texts, or numbers, nested for a matrix."""
+    """Return the entries given as JSON lists: texts, or numbers, nested for a matrix."""
     found: dict[str, Entry] = {}
     for name in sorted(name for name in metadata if known.fullmatch(name)):
         if name in taken:

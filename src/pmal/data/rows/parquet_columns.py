@@ -15,9 +15,13 @@ _BATCH, _TEXTS = 4096, 64
 
 
 def read_column(file: Any, name: str, what: str, check_fits: CheckFits) -> NDArray[Any] | list[str]:
-    """One column of an open file; `what` is what an error calls it.
+    """Return one column of an open file.
 
-    check_fits: told how many bytes the column takes before it is read; raises if they are too many.
+    Args:
+        file: the open file.
+        name: of the column.
+        what: what an error calls it.
+        check_fits: told how many bytes the column takes before it is read; raises if they are too many.
     """
     kind = file.schema_arrow.field(name).type
     if pa.types.is_dictionary(kind):
@@ -48,7 +52,7 @@ def _column(file: Any, name: str, kind: Any, check_fits: CheckFits) -> Any:
 
 
 def _matrix(file: Any, name: str, what: str, check_fits: CheckFits) -> NDArray[Any]:
-    """Lists of equal length, a batch of rows at a time: all of them are in memory once only."""
+    """Return lists of equal length as a matrix, read in batches: all are in memory once only."""
     matrix, start = np.empty((0, 1), np.float32), 0
     for batch in file.iter_batches(_BATCH, columns=[name]):
         numbers = _rows(batch.column(0), matrix.shape[1] if start else None, start, what)

@@ -64,9 +64,12 @@ def read_rows_of_one_class(path: Path) -> VectorStore:
 
 
 def row_store(entries: Mapping[str, "Entry"], path: Path, part: str = "") -> VectorStore:
-    """Return the embeddings of one part of a file, with their pictures where there are any.
+    """Return the embeddings of one part of a file, with their pictures if there are any.
 
-    part: what the names of its entries begin with, "" or "test_".
+    Args:
+        entries: of the file.
+        path: of the file.
+        part: what the names of its entries begin with, "" or "test_".
     """
     name = embeddings_name(entries, part)
     vectors_ND = single_precision(embedding_array(entries[name], name))
@@ -127,7 +130,7 @@ def either(entries: Mapping[str, "Entry"], *names: str) -> str | None:
 
 
 def texts(entries: Mapping[str, "Entry"], key: str) -> tuple[str, ...] | None:
-    """Return an entry that is a list of texts; None where it is not there."""
+    """Return an entry that is a list of texts; None if it is not there."""
     found = entries.get(key)
     if found is None:
         return None

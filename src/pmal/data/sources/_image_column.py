@@ -1,6 +1,6 @@
 """The encoded images in one column of Parquet files, by row, in every process that asks.
 
-Parquet has no random access. So the column is read once, when the first image is asked for. Where it is too
+Parquet has no random access. So the column is read once, when the first image is asked for. If it is too
 large to be held in memory, or worker processes need it too, it is copied once into an uncompressed Arrow file
 that all of them map.
 """
@@ -44,7 +44,10 @@ class ImageColumn:
         self._lock = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
-        """For worker processes, which map one copy together instead of holding one each in memory."""
+        """Return what worker processes need.
+
+        They map one copy together instead of each holding one in memory.
+        """
         with self._lock:
             self._spool = self._spool or self._write_spool()
         state: dict[str, Any] = self.__dict__ | {"_chunks": [], "_lock": None}
@@ -55,11 +58,12 @@ class ImageColumn:
         self._lock = threading.Lock()
 
     def name(self, row: int) -> str:
+        """Return the file and the row, as errors name the image."""
         file = int(np.searchsorted(self.starts, row, "right")) - 1
         return f"{self.files[file].name} row {row - int(self.starts[file])}"
 
     def bytes_at(self, row: int) -> bytes | None:
-        """The encoded image; None where the file has none in this row."""
+        """Return the encoded image; None if the file has none in this row."""
         self._prepare()
         chunk = int(np.searchsorted(self._chunk_starts, row, "right")) - 1
         data: bytes | None = self._chunks[chunk][row - int(self._chunk_starts[chunk])].as_py()
@@ -81,7 +85,7 @@ class ImageColumn:
             self._chunks = chunks
 
     def _held(self) -> Iterator[Any]:
-        """What is read, as long as memory is there for it."""
+        """Open the file in the block, as long as memory is there for it."""
         total, packed = 0, sum(os.path.getsize(file) for file in self.files)
         for data in self._read():
             total += data.nbytes
@@ -119,7 +123,7 @@ def _rows(reader: Any) -> int:
 
 @contextmanager
 def arrow_errors(file: Path) -> Iterator[None]:
-    """What pyarrow raises on a file that is missing or broken, as a `DataError` that names it."""
+    """Turn what pyarrow raises on a missing or broken file into a `DataError` that names it."""
     try:
         yield
     except FileNotFoundError:

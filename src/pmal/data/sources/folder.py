@@ -62,7 +62,7 @@ class FileStore:
         return decode(self.encoded(row))
 
     def encoded(self, row: int) -> bytes:
-        """The bytes of the file. Raises `BadImage`."""
+        """Return the bytes of the file. Raises `BadImage`."""
         try:
             with open(os.path.join(self.root, self.paths[row]), "rb") as file:
                 data = file.read(MAX_FILE_BYTES + 1)
@@ -74,7 +74,7 @@ class FileStore:
 
 
 def open_folder(path: str | Path) -> Source:
-    """The data set in a folder of class folders."""
+    """Return the data set in a folder of class folders."""
     source = read_folder(path)
     train = source.train
     empty = sorted(set(range(len(train.class_names))) - set(train.labels.tolist()))
@@ -87,7 +87,10 @@ def open_folder(path: str | Path) -> Source:
 
 
 def read_folder(path: str | Path) -> Source:
-    """As `open_folder`, but with empty classes, and with what is wrong with the test part in `faults`."""
+    """Return the data set in a folder of class folders, also with empty classes.
+
+    What is wrong with the test part comes back in `faults`.
+    """
     folder = Path(os.path.abspath(path))
     _check_is_folder(folder)
     train_folder, test_folder = _part_folders(folder)
@@ -102,7 +105,7 @@ def read_folder(path: str | Path) -> Source:
 
 
 def holds_samples_at(folder: Path, inside: Path) -> bool:
-    """Whether files at the path `inside` are, or would become, samples of the data set in the folder."""
+    """Return whether files at the path `inside` are, or would be, samples of the folder's data set."""
     if not folder.is_dir():
         return False
     train, test = _part_folders(folder)
@@ -111,7 +114,7 @@ def holds_samples_at(folder: Path, inside: Path) -> bool:
 
 
 def list_files(folder: str | Path) -> list[str]:
-    """The sorted paths, relative to the folder and with "/" between their parts, of all its samples.
+    """Return the sorted paths of all samples, relative to the folder and with "/" between their parts.
 
     Links to files and folders are followed, but no folder is entered twice: a loop of links ends there.
     A link that leads nowhere is listed, because its image is missing.
@@ -139,7 +142,10 @@ def list_files(folder: str | Path) -> list[str]:
 
 
 def list_droppings(folder: Path) -> tuple[str, ...]:
-    """Files of desktops anywhere below the folder. Links are not followed: the files are only counted."""
+    """Return files of desktops anywhere below the folder.
+
+    Links are not followed: the files are only counted.
+    """
     found = (
         Path(place) / name for place, _, names in os.walk(folder) for name in names if name in _DROPPINGS
     )
@@ -179,7 +185,7 @@ def _read_part(folder: Path) -> Samples:
 
 
 def _read_test_part(train: Samples, folder: Path, faults: list[str]) -> Samples | None:
-    """The test part with the class numbers of the training part; what is wrong with it is added to faults."""
+    """Return the test part with the training part's class numbers; add what is wrong with it to faults."""
     try:
         test = _read_part(folder)
     except DataError as error:

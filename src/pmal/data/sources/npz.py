@@ -35,7 +35,7 @@ _BROKEN = (ValueError, OSError, EOFError, KeyError, SyntaxError, RuntimeError, z
 
 
 def open_npz(path: str | Path) -> Source:
-    """The data set in an .npz file."""
+    """Return the data set in an .npz file."""
     path = Path(path)
     if not path.is_file():
         raise MissingFileError(f"{path}: no such file")
@@ -61,7 +61,7 @@ def _pick(keys: dict[str, int], pairs: tuple[tuple[str, str], ...]) -> tuple[str
 
 
 def _declared(path: Path) -> dict[str, int]:
-    """The arrays of the file with the bytes that each declares; nothing but headers is read."""
+    """Return the arrays of the file with the bytes that each declares; nothing but headers is read."""
     try:
         with zipfile.ZipFile(path) as archive:
             names = [file[: -len(".npy")] for file in archive.namelist() if file.endswith(".npy")]
@@ -71,7 +71,7 @@ def _declared(path: Path) -> dict[str, int]:
 
 
 def declared_array(archive: zipfile.ZipFile, name: str) -> tuple[int, "np.dtype[Any]"]:
-    """Bytes and type of an array of the archive, by its header alone."""
+    """Return bytes and type of an array of the archive, by its header alone."""
     _check_header(archive, name)
     with archive.open(f"{name}.npy") as member:
         first = np.lib.format.read_magic(member) == (1, 0)
@@ -98,7 +98,7 @@ def _read(path: Path, declared: dict[str, int]) -> dict[str, NDArray[Any]]:
 
 
 def load_array(path: Path, key: str) -> NDArray[Any]:
-    """Return one array of the file; a `DataError` names it where it cannot be read."""
+    """Return one array of the file; a `DataError` names it if it cannot be read."""
     try:
         with np.load(path, allow_pickle=False) as archive:
             array: NDArray[Any] = archive[key]
@@ -115,7 +115,7 @@ def _part(origin: str, images: NDArray[Any], labels: Ids, names: tuple[str, ...]
 
 
 def _pixels(images: NDArray[Any], origin: str) -> Pixels:
-    """(N, H, W, C) uint8 from any of the accepted layouts."""
+    """Return (N, H, W, C) uint8 from any of the accepted layouts."""
     if images.ndim == 3:
         images = images[:, :, :, None]
     elif images.ndim == 4 and images.shape[3] not in (1, 3) and images.shape[1] in (1, 3):

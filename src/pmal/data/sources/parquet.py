@@ -1,7 +1,7 @@
 """Parquet in Hugging Face's image layout: `image: struct<bytes, path>` and `label: int64`.
 
 A folder holds shards, told apart by how their names begin (`train-`, and `test-`, `val-` or `validation-`).
-A single file, and a folder in which no name begins so, is one part, or two where a column `split` says train
+A single file, and a folder in which no name begins so, is one part, or two if a column `split` says train
 or test. Class names come from the `huggingface` entry of the schema's metadata; without it the classes are
 called "0", "1", ... up to the largest label.
 
@@ -56,7 +56,7 @@ class ParquetStore:
         return decode(self.encoded(row))
 
     def encoded(self, row: int) -> bytes:
-        """The image as it is in the file. Raises `BadImage`."""
+        """Return the image as it is in the file. Raises `BadImage`."""
         data = self.column.bytes_at(int(self.rows[row]))
         if data is None:
             raise BadImage("no image bytes")
@@ -73,7 +73,7 @@ class _Table:
 
 
 def open_parquet(path: str | Path) -> Source:
-    """The data set in a Parquet file, or in a folder of shards."""
+    """Return the data set in a Parquet file, or in a folder of shards."""
     path = Path(os.path.abspath(path))
     if not path.is_dir():
         return _open_by_column(path.stem, path, [path])
@@ -144,7 +144,10 @@ def _encoded(samples: Samples, position: int) -> bytes | None:
 
 
 def _open_by_column(name: str, path: Path, files: list[Path]) -> Source:
-    """Files whose names do not say what they hold: a column `split` does, or they are one part."""
+    """Return the data set in files whose names do not say what they hold.
+
+    A column `split` says it, or they are one part.
+    """
     table = _read_table(files)
     names = _class_names([table])
     splits = _read_splits(files)
@@ -155,7 +158,7 @@ def _open_by_column(name: str, path: Path, files: list[Path]) -> Source:
 
 
 def split_rows(splits: NDArray[np.str_], path: Path) -> tuple[Ids, Ids | None]:
-    """Return the rows of the training part and those of the test part, None where there is none."""
+    """Return the rows of the training part and those of the test part, None if there is none."""
     if "train" not in splits:
         raise DataError(f"{path}: no row has split 'train'")
     test_name = next((each for each in _TEST_NAMES if each in splits), None)
@@ -164,7 +167,7 @@ def split_rows(splits: NDArray[np.str_], path: Path) -> tuple[Ids, Ids | None]:
 
 
 def _shards(folder: Path) -> dict[str, list[Path]]:
-    """The files by how their names begin: `train` and others, or all of them as ""."""
+    """Return the files by how their names begin: `train` and others, or all of them as ""."""
     files = sorted(file for file in folder.glob("*.parquet") if not file.name.startswith("."))
     if not files:
         raise DataError(f"{folder}: no .parquet files in it")
@@ -173,7 +176,7 @@ def _shards(folder: Path) -> dict[str, list[Path]]:
         found = re.match(r"(train|test|valid|validation|val)[-_.]", file.name)
         parts.setdefault(found[1] if found else "", []).append(file)
     if list(parts) != [""] and "train" not in parts:
-        raise DataError(f"{folder}: no train-*.parquet beside {files[0].name}: add it, or give one file")
+        raise DataError(f"{folder}: no train-*.parquet next to {files[0].name}: add it, or give one file")
     return parts
 
 
@@ -200,7 +203,7 @@ def _read_table(files: list[Path]) -> _Table:
 
 
 def _read_splits(files: list[Path]) -> NDArray[np.str_] | None:
-    """What the column `split` says of each row; None where no file has one."""
+    """Return what the column `split` says of each row; None if no file has one."""
     found = {}
     for file in files:
         # Each text once, however often it is there: a few bytes can repeat a long one.
@@ -237,7 +240,7 @@ def _pick(schema: Any, wanted: tuple[str, ...], file: Path) -> str:
 
 
 def _image_leaf(schema: Any, name: str, file: Path) -> str:
-    """The path of the column that holds the encoded bytes."""
+    """Return the path of the column that holds the encoded bytes."""
     kind, leaf = schema.field(name).type, name
     if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
         kind, leaf = kind.field("bytes").type, f"{name}.bytes"
@@ -278,7 +281,7 @@ def names_in(schema: Any, label: str, file: Path) -> tuple[str, ...] | None:
 
 
 def _class_names(tables: list[_Table]) -> tuple[str, ...]:
-    """The class names of all parts, after the labels were checked against them."""
+    """Return the class names of all parts, after the labels were checked against them."""
     named = {table.names for table in tables} - {None}
     if len(named) > 1:
         files = " and ".join(str(table.column.files[0]) for table in tables)

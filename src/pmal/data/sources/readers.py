@@ -32,7 +32,7 @@ _OPENERS = {".parquet": open_parquet, ".npz": open_npz, ".safetensors": open_emb
 
 @dataclass(frozen=True)
 class SourceInfo:
-    """A set that has a name, for people who ask what there is."""
+    """A set that has a name, as `pmal data list` shows it."""
 
     name: str
     description: str
@@ -45,7 +45,7 @@ class SourceInfo:
 def register_source(name: str) -> Callable[[Opener], Opener]:
     """Return a decorator that makes a function the data set `name`, for every SOURCE.
 
-    The function gets the data root (None where nobody named one) and returns a `Source`.
+    The function gets the data root (None if nobody named one) and returns a `Source`.
 
     Raises:
         UsageError: The name is taken, or looks like a path.
@@ -82,7 +82,7 @@ def is_named(source: str) -> bool:
 
 
 def find_source(name: str, data_root: str | Path | None) -> Path | None:
-    """Return where a named set lies; None where it is not found, or is one of a plugin. Nothing is read."""
+    """Return where a named set lies; None if it is not found, or is one of a plugin. Nothing is read."""
     if name == SAMPLE:
         return _sample_path()
     if name not in NAMED:
@@ -95,13 +95,13 @@ def find_source(name: str, data_root: str | Path | None) -> Path | None:
 
 
 def missing_root(data_root: str | Path | None) -> Path | None:
-    """The data root that was named, where it is no folder."""
+    """Return the data root that was named if it is no folder, else None."""
     root = _root(data_root)
     return root if root and not root.is_dir() else None
 
 
 def open_source(source: str, data_root: str | Path | None) -> Source:
-    """A named set from below the data root (default $PMAL_DATA), or the folder or file at a path."""
+    """Return a named set from below the data root (default $PMAL_DATA), or the folder or file at a path."""
     if source == SAMPLE:
         return dataclasses.replace(open_parquet(_sample_path()), name=SAMPLE, digits=True)
     if source in NAMED:
@@ -122,7 +122,7 @@ def open_source(source: str, data_root: str | Path | None) -> Source:
 
 
 def open_to_check(source: str, data_root: str | Path | None) -> Source:
-    """As `open_source`, but a folder is opened also with empty classes or an unusable test part."""
+    """Return what `open_source` does, but open a folder also with empty classes or an unusable test part."""
     path = Path(os.path.expanduser(source))
     if source and not is_named(source) and path.is_dir() and not _holds_parquet(path):
         return dataclasses.replace(read_folder(path), ignored=list_droppings(path))
@@ -130,7 +130,10 @@ def open_to_check(source: str, data_root: str | Path | None) -> Source:
 
 
 def open_test_samples(source: str, data_root: str | Path | None) -> Samples:
-    """The test part of a source, or all of one that has a single part; of CIFAR-100, that part suffices."""
+    """Return the test part of a source, or all of one that has a single part.
+
+    Of CIFAR-100, that part suffices.
+    """
     if source == "cifar100":
         return _read_cifar100_test(_root(data_root))
     found = open_source(source, data_root)
@@ -142,12 +145,12 @@ def check_outside(out: Path, source: str) -> None:
     folder = Path(os.path.expanduser(source))
     if not is_named(source) and not _holds_parquet(folder) and holds_samples_at(folder, out):
         raise UsageError(
-            f"--out {out} lies in the data {folder}, where it would be read as a class: choose another --out"
+            f"--out {out} is in the data {folder}, where it would be read as a class: choose another --out"
         )
 
 
 def _holds_parquet(folder: Path) -> bool:
-    """Such a folder is read by its files, not by class folders."""
+    """Return whether a folder holds Parquet files: it is then read by its files, not by class folders."""
     return any(folder.glob("*.parquet"))
 
 
@@ -195,7 +198,7 @@ def _read_cifar100_test(root: Path | None) -> Samples:
 
 def _check_count(samples: Samples, expected: int, path: Path) -> None:
     if len(samples.class_names) != expected:
-        raise DataError(f"{path}: {len(samples.class_names)} classes, where the set has {expected}")
+        raise DataError(f"{path}: {len(samples.class_names)} classes, but the set has {expected}")
 
 
 def _root(data_root: str | Path | None) -> Path | None:
@@ -244,7 +247,10 @@ def _find_official(folders: list[Path], files: tuple[str, ...]) -> Path | None:
 
 
 def _find_shards(folders: list[Path]) -> Path | None:
-    """Hugging Face's repositories keep them in a folder called `data`."""
+    """Return the folder of shards, if any.
+
+    Hugging Face's repositories keep them in a folder called `data`.
+    """
     places = [place for folder in folders for place in (folder, folder / "data")]
     return next((place for place in places if any(place.glob("*.parquet"))), None)
 
@@ -259,7 +265,7 @@ def _tells(known: NamedSet) -> tuple[str, ...]:
 
 
 def absolute_source(source: str) -> str:
-    """A path that stays right when it is used from another folder; names stay names."""
+    """Return a path that stays right when it is used from another folder; names stay names."""
     if not source:  # as a path it would be the current folder
         raise UsageError("the SOURCE is empty: name a data set, a folder or a file")
     try:

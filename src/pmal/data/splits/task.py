@@ -23,7 +23,7 @@ from pmal.errors import DataError, UsageError, unknown_name
 
 TEST_SHARE = 0.2
 FEW_ENOUGH_FOR_FOLDS = 2000
-"""Training images up to which they are held out in turn, where that is asked for: then a tenth is too few."""
+"""Training images up to which they are held out in turn, if that is asked for: then a tenth is too few."""
 ENOUGH_HELD_OUT = 40
 """19 are needed to promise accept = 0.95, and as few leave the share open between 85 and 100 %."""
 _ROUNDING = 1e-9
@@ -49,23 +49,26 @@ class Task:
 
     @property
     def class_names(self) -> tuple[str, ...]:
+        """The names of the known classes."""
         return self.train.class_names
 
     def drawn(self) -> dict[str, int]:
-        """How many images each part drew from where the training images are from: more or fewer there, and
-        other images than before are test images."""
+        """Return how many images each part drew from the source of the training images.
+
+        If these numbers change, other images than before are test images.
+        """
         parts = {"train": self.train, "held out": self.held_out, "test": self.test, "unknown": self.unknown}
         return {name: len(part) for name, part in parts.items() if part and part.store is self.train.store}
 
 
 def open_task(config: DataConfig, data_root: str | None) -> Task:
-    """The known and unknown samples of a run; pixels are not read yet."""
+    """Return the known and unknown samples of a run; pixels are not read yet."""
     source = open_source(config.source, data_root)
     return make_task(source, choose_split(source, config), config)
 
 
 def choose_split(source: Source, config: DataConfig) -> Split:
-    """The split that the settings ask for, or the customary one for this source."""
+    """Return the split that the settings ask for, or the customary one for this source."""
     published = list_families(source.name) if source.name in list_sets() else ()
     family = config.family if config.family != "auto" else customary_family(published, config)
     names = source.train.class_names
@@ -82,7 +85,7 @@ def choose_split(source: Source, config: DataConfig) -> Split:
 
 
 def make_task(source: Source, split: Split, config: DataConfig) -> Task:
-    """Divide the source by the split; fails before any training where a part cannot be used."""
+    """Divide the source by the split; fails before any training if a part cannot be used."""
     everything, test = source.train, source.test
     if test is None:
         everything, test = hold_out(everything, TEST_SHARE)
@@ -104,9 +107,11 @@ def make_task(source: Source, split: Split, config: DataConfig) -> Task:
 
 
 def cost_of_few(task: Task, accept: float) -> str:
-    """Return one line that says what so few images cost; empty where there are enough.
+    """Return one line that says what so few images cost; empty if there are enough.
 
-    accept: the share of known images that the threshold is to accept.
+    Args:
+        task: its held-out samples set the threshold.
+        accept: the share of known images that the threshold is to accept.
     """
     costs = []
     if task.test is not None and 0 < len(task.test) < ENOUGH_HELD_OUT:
@@ -129,7 +134,7 @@ def _cost_of_few_held_out(count: int, accept: float) -> str:
 
 
 def _accepted(count: int, share: Fraction) -> str:
-    """What a threshold at a rank among so many scores accepts: a share with a beta distribution."""
+    """Return what a threshold at a rank among so many scores accepts: a share with a beta distribution."""
     from scipy.special import betaincinv  # takes a while to import
 
     rank = math.ceil((count + 1) * share)
@@ -178,12 +183,12 @@ def fold_of_each(labels_N: Counts, folds: int) -> Counts:
 
 
 def _folds(known: Samples, config: DataConfig) -> int:
-    """Return how many parts are held out in turn; 0 where one share is held out for good, or nothing."""
+    """Return how many parts are held out in turn; 0 if one share is held out for good, or nothing."""
     return config.folds if config.held_out and len(known) <= FEW_ENOUGH_FOR_FOLDS else 0
 
 
 def hold_out(samples: Samples, share: float) -> tuple[Samples, Samples]:
-    """All but a share of every class, and that share.
+    """Return all but a share of every class, and that share.
 
     What rounding leaves of a class's share counts for the next class, so that small classes give their share
     together; one sample of each stays. The draw is fixed, so that runs with different seeds are tested and
@@ -195,9 +200,9 @@ def hold_out(samples: Samples, share: float) -> tuple[Samples, Samples]:
 def hold_out_enough(samples: Samples, share: float) -> tuple[Samples, Samples]:
     """Return all samples but those that set the threshold, and these: a share of each class, and not too few.
 
-    Where the share comes to fewer than 40 samples in all (or a third of them, if that is less), more are
-    taken: an equal share of every class, as new samples would have it, but at least 2 of each class stay. A
-    share of 0 takes none.
+    If the share comes to fewer than 40 samples in all (or a third of them, if that is less), more are taken:
+    an equal share of every class, as new samples would have it, but at least 2 of each class stay. A share of
+    0 takes none.
     """
     count_K, size_K = _counts(samples, share), np.bincount(samples.labels, minlength=len(samples.class_names))
     enough = min(ENOUGH_HELD_OUT, len(samples) // 3) if share else 0
@@ -226,7 +231,7 @@ def _draw(samples: Samples, count_K: Counts) -> tuple[Samples, Samples]:
 
 
 def limited(samples: Samples, limit: int) -> Samples:
-    """At most so many samples of every class, in their order; the draw is fixed. 0: all."""
+    """Return at most so many samples of every class, in their order; the draw is fixed. 0: all."""
     if not limit:
         return samples
     random, keep = np.random.default_rng(0), np.zeros(len(samples), dtype=bool)
@@ -236,6 +241,7 @@ def limited(samples: Samples, limit: int) -> Samples:
 
 
 def customary_family(published: tuple[str, ...], config: DataConfig) -> str:
+    """Return the family of splits that is used if the settings name none."""
     if config.known:
         return "named"
     if config.num_known:

@@ -74,7 +74,7 @@ def _build(kind: str, model: str, *, pretrained: bool) -> nn.Module:
         weights = _torchvision_weights(library, model) if pretrained else None
         network = library.models.get_model(model, weights=weights)
     except Exception as error:  # unknown models, no network, damaged files: each library has its own errors
-        fix = "fetch it where there is a network, or pass --weights FILE.safetensors" if pretrained else ""
+        fix = "fetch it on a machine that is online, or pass --weights FILE.safetensors" if pretrained else ""
         raise UsageError(
             f"{kind} cannot build '{model}' ({first_line(error)}): {fix or 'choose another of its models'}"
         ) from None

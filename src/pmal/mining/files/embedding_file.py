@@ -45,7 +45,7 @@ class Embeddings:
     z: tuple[Tensor, ...]
     """Embeddings (N, D_u) in each space, float32 or float64."""
     heads: tuple[tuple[Tensor, Tensor | None], ...]
-    """Class weights (K, D_u) and biases (K,) of each space; empty where the file has none."""
+    """Class weights (K, D_u) and biases (K,) of each space; empty if the file has none."""
     labels: Tensor
     """Class of each sample (N,)."""
     num_classes: int
@@ -81,7 +81,7 @@ def read_embeddings(path: str | PathLike[str]) -> Embeddings:
 def _layout(
     names: Mapping[str, "Entry"], others: Sequence[str] = ()
 ) -> list[tuple[str, str | None, str | None]]:
-    """The names of embeddings, weights and biases of each space, if they belong together."""
+    """Return the names of embeddings, weights and biases of each space, if they belong together."""
     single = [name for name in EMBEDDINGS if name in names]
     numbers = sorted(int(name[2:]) for name in names if name.startswith("z_"))
     if len(single) + bool(numbers) > 1:
@@ -162,7 +162,7 @@ def _check_heads(
 def _labels(
     entries: Mapping[str, "Entry"], count: int, rows: int | None
 ) -> tuple[Tensor, tuple[str, ...] | None]:
-    """The class of each sample, and the names of the classes."""
+    """Return the class of each sample, and the names of the classes."""
     key = either(entries, *LABELS)
     if key is None:
         raise DataError("no labels: add the class of each sample as 'labels'")

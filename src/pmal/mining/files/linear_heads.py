@@ -68,7 +68,9 @@ def fit_head(z_ND: Tensor, labels_N: Tensor, num_classes: int, seed: int) -> Fit
 
 
 def stratified_bootstrap(labels_N: Tensor, seed: int) -> Tensor:
-    """How often each sample is drawn, int64 (N,): from every class as many as it has, with replacement.
+    """Return how often each sample is drawn, int64 (N,).
+
+    From every class as many are drawn as it has, with replacement.
 
     >>> stratified_bootstrap(torch.tensor([0, 1, 1, 1]), seed=0).tolist()
     [1, 0, 1, 2]

@@ -28,14 +28,14 @@ _SCORE = "scores."
 
 
 def tensor_files(record: Record) -> tuple[str, ...]:
-    """The tensor files that belong to a model.json."""
+    """Return the tensor files that belong to a model.json."""
     reference = () if record.distance is None else (REFERENCE,)
     calibration = () if record.held_out is None else (CALIBRATION,)
     return (WEIGHTS, *reference, *calibration, *(() if record.layers is None else (LAYERS,)))
 
 
 def collect(model: OpenSetModel) -> dict[str, dict[str, Tensor]]:
-    """All tensors of a model by file and name."""
+    """Return all tensors of a model by file and name."""
     if model.classifier.encoder_dtype == torch.float16:
         raise UsageError("this model was rounded to half precision: load it without to save it")
     files: dict[str, dict[str, Tensor]] = {WEIGHTS: dict(model.classifier.state_dict())}
@@ -62,7 +62,10 @@ def collect(model: OpenSetModel) -> dict[str, dict[str, Tensor]]:
 
 
 def assemble(record: Record, tensors: Mapping[str, Mapping[str, Tensor]], folder: Path) -> OpenSetModel:
-    """The model on the CPU. What does not fit together is refused by the name of its file in `folder`."""
+    """Return the model on the CPU.
+
+    What does not fit together is rejected by the name of its file in `folder`.
+    """
     network = build_network(record, tensors[WEIGHTS], folder)
     reference, pictures, calibration = None, None, None
     if record.distance is not None:
@@ -183,7 +186,7 @@ def _of_layers(names: tuple[str, ...], tensors: Mapping[str, Tensor], path: Path
 def _embeddings(
     record: Record, calibration: Calibration, tensors: Mapping[str, Tensor], channels: int, path: Path
 ) -> Calibration:
-    """With the embeddings and labels of some of its images, where they were kept."""
+    """Add the embeddings and labels of some of its images, if they were kept."""
     z_ND, labels_N = tensors.get("z"), tensors.get("labels")
     if z_ND is not None:
         _check(path, "z", z_ND, _FLOATS, (_length(z_ND, 0), channels))
@@ -195,7 +198,7 @@ def _embeddings(
 
 
 def _length(tensor: Tensor, dim: int) -> int:
-    """At least 1, which is what the message then says that an empty tensor should have."""
+    """Return the length, at least 1, which is what the message then says that an empty tensor should have."""
     return max(1, tensor.shape[dim]) if tensor.ndim == 2 else 1
 
 

@@ -1,8 +1,8 @@
 """A folder whose files appear together or not at all, and are read against their checksums.
 
-Everything is written to `.NAME.new` beside it; then an older folder moves aside to `.NAME.old`, the new one
+Everything is written to `.NAME.new` next to it; then an older folder moves aside to `.NAME.old`, the new one
 takes its name, and the old one is deleted. A process that dies leaves the old folder or the new one, whole;
-where it dies between the two moves, both lie beside the name, and the next save, or a person, moves
+if it dies between the two moves, both lie next to the name, and the next save, or a person, moves
 `.NAME.old` back.
 """
 
@@ -36,7 +36,7 @@ _SUM = re.compile("[0-9a-f]{64}")
 
 @contextlib.contextmanager
 def replaced_folder(folder: Path) -> Iterator[Path]:
-    """An empty folder to write to, which takes the place of `folder` when the block ends without an error.
+    """Give an empty folder, which takes the place of `folder` when the block ends without an error.
 
     What was there is replaced if it is a bundle, and never if it is anything else.
     """
@@ -58,7 +58,7 @@ def replaced_folder(folder: Path) -> Iterator[Path]:
 
 
 def read_sums(folder: Path) -> dict[str, str]:
-    """The checksums of a bundle's files, by name."""
+    """Return the checksums of a bundle's files, by name."""
     _check_folder(folder)
     path = folder / SUMS
     sums = parse_json(path, _read(path, JSON_LIMIT))
@@ -68,7 +68,10 @@ def read_sums(folder: Path) -> dict[str, str]:
 
 
 def read_verified(folder: Path, name: str, sums: Mapping[str, str], limit: int | None = None) -> bytes:
-    """The content of a file. Hashed as it is in memory: nothing can change between the check and the use."""
+    """Return the content of a file, checked by its checksum.
+
+    It is hashed as it is in memory: nothing can change between the check and the use.
+    """
     path = folder / name
     if name not in sums:
         raise DataError(f"{folder / SUMS}: has no checksum of {name}: copy or save the model again")
@@ -79,7 +82,7 @@ def read_verified(folder: Path, name: str, sums: Mapping[str, str], limit: int |
 
 
 def parse_json(path: Path, data: bytes) -> dict[str, Any]:
-    """A JSON object; NaN and infinities, which only Python writes, are refused."""
+    """Return a JSON object; reject NaN and infinities, which only Python writes."""
     try:
         found = json.loads(data.decode("utf-8"), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
@@ -127,7 +130,7 @@ def _check_replaceable(folder: Path) -> None:
 
 
 def _check_strangers(folder: Path) -> None:
-    """Nothing is deleted that we have not written."""
+    """Refuse to delete what we have not written."""
     for entry in folder.iterdir():
         half_written = _HALF_WRITTEN.fullmatch(entry.name) is not None
         if not entry.is_file() or not (entry.name in FILES or half_written):

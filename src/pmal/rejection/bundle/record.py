@@ -1,4 +1,4 @@
-"""model.json: all of a model that is not a tensor, readable for people, and read back without any trust.
+"""model.json: all of a model that is not a tensor, readable, and read back without any trust.
 
 JSON has no infinite numbers: they are text here ("inf", "-inf").
 """
@@ -62,7 +62,7 @@ class Record:
 
 
 def describe(model: OpenSetModel, fingerprint: str) -> dict[str, Any]:
-    """The content of model.json."""
+    """Return the content of model.json."""
     environment = describe_environment(torch.device("cpu"))
     network = model.classifier
     return {
@@ -83,7 +83,7 @@ def describe(model: OpenSetModel, fingerprint: str) -> dict[str, Any]:
 
 
 def _describe_plugins(model: OpenSetModel) -> dict[str, Any]:
-    """Which names of this model are those of plugins, and the modules that registered them."""
+    """Return which names of this model are those of plugins, and the modules that registered them."""
     spec = model.classifier.spec
     used = zip(_REGISTRIES, (spec.encoder.name, spec.head.name, model.rule.score), strict=True)
     plugins = [
@@ -96,7 +96,10 @@ def _describe_plugins(model: OpenSetModel) -> dict[str, Any]:
 
 
 def thresholds_in_effect(model: OpenSetModel) -> tuple[float | None, ...]:
-    """Of each class. None where the model cannot decide by its rule; asked for an answer, it says why."""
+    """Return the threshold of each class.
+
+    None if the model cannot decide by its rule; asked for an answer, it says why.
+    """
     try:
         return tuple(model.limits().tolist())
     except PmalError:
@@ -104,7 +107,7 @@ def thresholds_in_effect(model: OpenSetModel) -> tuple[float | None, ...]:
 
 
 def check_format(content: dict[str, Any]) -> None:
-    """Before anything else is looked at: another format may have anything else."""
+    """Reject another format before anything else is looked at: it may have anything else."""
     if content.get("format") != FORMAT:
         raise DataError(f"not a model of pmal: its format is not {FORMAT}")
     version = _typed(content.get("version"), int, "version")
@@ -115,7 +118,7 @@ def check_format(content: dict[str, Any]) -> None:
 
 
 def read_record(content: dict[str, Any]) -> Record:
-    """What `describe` gave; a field that is missing, foreign or of another type is named."""
+    """Return what `describe` gave; a field that is missing, foreign or of another type is named."""
     check_format(content)
     optional = ("plugins",) if "plugins" in content else ()
     section = _section(content, "model", (*_HEAD, *_BODY, *optional))
@@ -185,7 +188,7 @@ def _describe_classes(model: OpenSetModel) -> list[dict[str, Any]]:
 
 
 def _describe_prototype(prototype: Prototype) -> dict[str, Any]:
-    # r is for people: exp rounds differently from machine to machine, log r is the number that counts.
+    # r is there to be read: exp rounds differently from machine to machine, log r is the number that counts.
     r = math.exp(prototype.log_r) if prototype.log_r < 700 else math.inf
     about = {"id": prototype.id, "file": prototype.file, "r": _to_json(r)}
     return about | {"log_r": _to_json(prototype.log_r), "gap": _to_json(prototype.gap)}
@@ -320,7 +323,7 @@ def _check_classes(record: Record) -> None:
 
 
 def _section(value: Any, where: str, names: Sequence[str]) -> dict[str, Any]:
-    """An object with exactly these fields."""
+    """Return an object that has exactly these fields."""
     found = _typed(value, dict, where)
     for name in names:
         if name not in found:

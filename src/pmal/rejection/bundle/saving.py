@@ -1,10 +1,10 @@
 """The released bundle: a folder that holds a finished model and can be sent to anybody.
 
-    model.json               what the model is, for people and programs
+    model.json               what the model is
     weights.safetensors      the network
-    reference.safetensors    prototypes, training embeddings and pictures, where the model has them
-    calibration.safetensors  scores of held-out images, where there were any
-    typicality.safetensors   what training images look like to the layers, where the network sees images
+    reference.safetensors    prototypes, training embeddings and pictures, if the model has them
+    calibration.safetensors  scores of held-out images, if there were any
+    typicality.safetensors   what training images look like to the layers, if the network sees images
     sha256.json              the checksum of every file above
 
 No file of it can run code. Each tensor file carries the checksum of the model.json that it was written with,
@@ -42,7 +42,7 @@ def save_model(folder: Path, model: OpenSetModel) -> None:
     """Write the bundle; an older one in its place is replaced when the new one is complete.
 
     A process that is killed leaves the old bundle or the new one. Between two renames it leaves neither in
-    place, but the old one beside it as `.NAME.old`: the next save puts that back, and so may a person.
+    place, but the old one next to it as `.NAME.old`: the next save puts that back, and so may a person.
     """
     tensors = collect(model)
     content = describe(model, _fingerprint(tensors))
@@ -60,7 +60,10 @@ def save_model(folder: Path, model: OpenSetModel) -> None:
 
 
 def load_model(folder: Path, device: torch.device, half: bool = False) -> OpenSetModel:
-    """The model of a bundle, ready for use. What is missing, damaged, foreign or newer is refused by name."""
+    """Return the model of a bundle, ready for use.
+
+    Reject by name what is missing, damaged, foreign or newer.
+    """
     sums = read_sums(folder)
     content, record = _read_record(folder, sums)
     names = tensor_files(record)
@@ -78,7 +81,7 @@ def load_model(folder: Path, device: torch.device, half: bool = False) -> OpenSe
 
 
 def describe_model(folder: Path) -> dict[str, Any]:
-    """What model.json says of the model, checked; no tensor is read."""
+    """Return what model.json says of the model, checked; no tensor is read."""
     content, _ = _read_record(folder, read_sums(folder))
     return content
 
@@ -128,7 +131,7 @@ def _check_text(content: Mapping[str, Any]) -> None:
 
 
 def _fingerprint(tensors: Mapping[str, Mapping[str, Tensor]]) -> str:
-    """What tells this model from every other one, whatever their descriptions have in common."""
+    """Return what tells this model from every other, whatever their descriptions have in common."""
     digest = hashlib.sha256()
     for file, named in tensors.items():
         for name, tensor in sorted(named.items()):

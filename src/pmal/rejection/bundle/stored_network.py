@@ -30,7 +30,7 @@ class _TooLarge(Exception):
 
 
 def build_network(record: Record, tensors: Mapping[str, Tensor], folder: Path) -> Classifier:
-    """Return the network that model.json describes, with the weights of the file beside it.
+    """Return the network that model.json describes, with the weights of the file next to it.
 
     Raises:
         DataError: if one is not the other's, whatever memory the network would take.
@@ -49,7 +49,7 @@ def build_network(record: Record, tensors: Mapping[str, Tensor], folder: Path) -
 
 
 def _outline(record: Record, tensors: Mapping[str, Tensor], folder: Path) -> Classifier | None:
-    """The network on the device that holds no numbers; None where its encoder needs numbers to be built."""
+    """Return the network without numbers on the device; None if its encoder needs numbers to be built."""
     try:
         return _built(record, tensors, folder, "meta")
     except DataError as error:

@@ -5,7 +5,7 @@
 
 A version appears as a whole, before the model in use is replaced by it; which one is in use is told by the
 checksums of its files. So a process that dies leaves the old model in use, and at most one version more in
-the history. Files of versions and model are hard links of each other where the file system has them.
+the history. Files of versions and model are hard links of each other if the file system has them.
 """
 
 import datetime
@@ -43,7 +43,7 @@ class Version:
 
 
 def versions_folder(folder: Path) -> Path:
-    """Return where the versions of the model in `folder` lie: beside it."""
+    """Return where the versions of the model in `folder` lie: next to it."""
     folder = folder.resolve()
     return folder.with_name("versions" if folder.name == MODEL else f"{folder.name}.versions")
 
@@ -62,7 +62,7 @@ def list_versions(folder: Path) -> list[Version]:
 
 
 def current_version(folder: Path) -> Version | None:
-    """Return the version in use; None where the model in `folder` is none of its versions."""
+    """Return the version in use; None if the model in `folder` is none of its versions."""
     digest = digest_of(folder)
     return next((one for one in reversed(list_versions(folder)) if one.digest == digest), None)
 
@@ -75,7 +75,7 @@ def find_version(folder: Path, number: int) -> Path:
         raise UsageError(f"{folder}: no version {number} of this model: {listed}")
     found = versions_folder(folder) / str(number) / MODEL
     if digest_of(found) != known[number].digest:
-        raise DataError(f"{found}: not the files that {ABOUT} beside it names: restore them from a copy")
+        raise DataError(f"{found}: not the files that {ABOUT} next to it names: restore them from a copy")
     return found
 
 
@@ -99,7 +99,7 @@ def save_version(
         model: the model as it is now.
         change: what was done, in words.
         before: `digest_of` the bundle when it was loaded: another process may have changed it since.
-        beside: JSON files that belong to the model and lie beside its folder, by name.
+        beside: JSON files that belong to the model and lie next to its folder, by name.
     """
     return _renew(folder, change, before, lambda new: save_model(new, model), beside or {})
 
@@ -118,7 +118,7 @@ def _renew(
 ) -> Version:
     check_changeable(folder)
     if digest_of(folder) != before:
-        raise UsageError(f"{folder} was changed by another process meanwhile: run the command again")
+        raise UsageError(f"{folder} was changed by another process in the meantime: run the command again")
     current = current_version(folder)
     if current is None:
         kept = {file.name: read_json(file) for file in _beside(folder) if file.name in beside}
@@ -177,7 +177,7 @@ def _read(folder: Path) -> Version:
 
 
 def _beside(folder: Path) -> list[Path]:
-    """Return the JSON files beside the bundle of a version or a classifier."""
+    """Return the JSON files next to the bundle of a version or a classifier."""
     return [file for file in sorted(folder.resolve().parent.glob("*.json")) if file.name != ABOUT]
 
 

@@ -1,13 +1,13 @@
 """Where known ends: thresholds on an unknown score, and the decision by them.
 
-A sample is accepted where its score is at most the threshold. NaN counts as +inf, and +inf is never accepted,
+A sample is accepted if its score is at most the threshold. NaN counts as +inf, and +inf is never accepted,
 whatever the threshold: a sample that breaks the model is unknown. Unknown is the label -1.
 
 Split-conformal calibration: among n held-out known scores and a new one, every rank of the new one is equally
 likely, so the r-th smallest of the n accepts it with a probability of at least r / (n + 1). This asks for
 exchangeable samples and nothing else: no shape of the scores, no unknown samples. It holds on average over
 calibration sets, and ties only add to it. The share that the threshold of one calibration set accepts follows
-Beta(r, n + 1 - r) where scores have no ties: `accepted_range` gives its quantiles.
+Beta(r, n + 1 - r) if scores have no ties: `accepted_range` gives its quantiles.
 
 Shapes: N samples, K classes, T candidate thresholds.
 """
@@ -49,13 +49,13 @@ class Threshold:
     samples: int
     """Known samples that it was calibrated on."""
     guaranteed: bool
-    """Whether it does; where there is one threshold per class: on the samples predicted as this class."""
+    """Whether it does; if there is one threshold per class: on the samples predicted as this class."""
     pooled: bool = False
     """The threshold of all classes together, because this one has too few samples of its own."""
 
     @property
     def accepted_range(self) -> tuple[float, float] | None:
-        """Return the 90 % range of the share of new known samples accepted; None where all finite scores are.
+        """Return the 90 % range of the share of new known samples accepted; None if all finite scores are.
 
         >>> low, high = conformal_threshold(range(42), accept=0.95).accepted_range
         >>> round(low, 3), round(high, 3)
@@ -67,7 +67,7 @@ class Threshold:
 
     @property
     def note(self) -> str:
-        """Return one line for a person: the promise, the range, and a warning where the range is wide."""
+        """Return one line for a person: the promise, the range, and a warning if the range is wide."""
         if self.guaranteed:
             share = f"accepts at least {_percent(self.accept)} % of known images on average"
             return f"{share}; with {self.samples} held-out images, this threshold {_range_words(self)}"
@@ -177,7 +177,7 @@ def accepted_range(rank: int, samples: int, level: float = 0.9) -> tuple[float, 
 
 
 def samples_needed(accept: float) -> int:
-    """The fewest known samples for which the guarantee can be given.
+    """Return the fewest known samples for which the guarantee can be given.
 
     >>> samples_needed(0.95), samples_needed(0.99)
     (19, 99)
@@ -187,9 +187,9 @@ def samples_needed(accept: float) -> int:
 
 
 def conformal_threshold(known_scores: "Values", accept: float = 0.95) -> Threshold:
-    """The smallest threshold that accepts a new known sample with a probability of at least `accept`.
+    """Return the smallest threshold that accepts a new known sample with a probability of at least `accept`.
 
-    Where there are too few samples for that, nothing finite will do: the value is +inf, without guarantee.
+    If there are too few samples for that, nothing finite will do: the value is +inf, without guarantee.
 
     >>> conformal_threshold(range(1, 40), accept=0.95)
     Threshold(value=38.0, accept=0.95, samples=39, guaranteed=True, pooled=False)
@@ -202,7 +202,7 @@ def conformal_threshold(known_scores: "Values", accept: float = 0.95) -> Thresho
 def per_class_thresholds(
     known_scores: "Values", predictions: "Values", num_classes: int, accept: float = 0.95
 ) -> tuple[Threshold, ...]:
-    """One threshold per class, by the predicted class of each known sample, right or wrong.
+    """Return one threshold per class, by the predicted class of each known sample, right or wrong.
 
     By the prediction and not the label, since that is all a new sample has: the guarantee then holds among
     the samples predicted as a class. A class that cannot give it gets the threshold of all classes.
@@ -224,7 +224,7 @@ def per_class_thresholds(
 
 
 def best_f1_threshold(labels: "Values", predictions: "Values", scores: "Values") -> F1Threshold:
-    """The threshold with the highest macro-F1, unknown (-1) counted as a class; of equals the largest.
+    """Return the threshold of the highest macro-F1, unknown (-1) counted as a class; of equals the largest.
 
     Exact: all scores are tried, and a value below them. A class that occurs neither among the labels nor
     among the accepted predictions is left out of the mean, as in `macro_f1`.
@@ -252,7 +252,12 @@ def best_f1_threshold(labels: "Values", predictions: "Values", scores: "Values")
 
 
 def decide(predictions: "Values", scores: "Values", thresholds: ArrayLike) -> Ints:
-    """The predicted class of accepted samples, -1 for the others. One threshold, or one per class.
+    """Return the predicted class of accepted samples, -1 for the others.
+
+    Args:
+        predictions: the nearest class of each sample.
+        scores: of each sample.
+        thresholds: one, or one per class.
 
     >>> decide([0, 1, 1], [0.2, 0.2, float("nan")], [0.1, 0.3]).tolist()
     [-1, 1, -1]
@@ -264,7 +269,7 @@ def decide(predictions: "Values", scores: "Values", thresholds: ArrayLike) -> In
 
 
 def _limits(answer_N: Ints, thresholds: ArrayLike) -> Floats:
-    """What each sample's score is compared with."""
+    """Return what each sample's score is compared with."""
     try:
         limits = np.asarray(thresholds, dtype=np.float64)
     except (TypeError, ValueError):
@@ -338,14 +343,14 @@ def _percent(share: float) -> str:
 
 
 def _exact_share(accept: float) -> Fraction:
-    """The share as it is written: 0.07 of 100 is 7, but a little more in floating point, rounded up to 8."""
+    """Return the share as written: 0.07 of 100 is 7, but a bit more in floating point, rounded up to 8."""
     if not 0 < accept < 1:
         raise UsageError(f"accept is {accept}: pass a share above 0 and below 1, such as 0.95")
     return Fraction(str(float(accept)))
 
 
 def _macro_f1(truth_N: Ints, answer_N: Ints, accepted_T: Ints) -> Floats:
-    """Macro-F1 for each T: the first `accepted` samples keep their answer, the others are unknown."""
+    """Return macro-F1 for each T: the first `accepted` samples keep their answer, the others are unknown."""
     rejected_T = len(truth_N) - accepted_T
     unknown_hits_T = (truth_N == -1).sum() - _running_count(truth_N == -1)[accepted_T]
     total_T = 2 * unknown_hits_T / ((truth_N == -1).sum() + rejected_T)
@@ -361,7 +366,7 @@ def _macro_f1(truth_N: Ints, answer_N: Ints, accepted_T: Ints) -> Floats:
 
 
 def _running_count(flags_N: NDArray[np.bool_]) -> Ints:
-    """How many flags are set among the first 0, 1, ..., N."""
+    """Return how many flags are set among the first 0, 1, ..., N."""
     return np.append(0, np.cumsum(flags_N))
 
 

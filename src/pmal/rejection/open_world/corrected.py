@@ -38,6 +38,7 @@ def halves(labels_N: Tensor, learns: bool) -> tuple[Tensor, Tensor]:
 
 
 def chosen(given: Corrected, mask_N: Tensor) -> Corrected:
+    """Return the samples under the mask."""
     places = mask_N.nonzero().flatten()
     files = [given.files[i] for i in places.tolist()]
     return Corrected(given.z[places], given.far[places], given.labels[places], given.images[places], files)

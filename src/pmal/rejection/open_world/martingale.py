@@ -3,14 +3,14 @@
 The p-values of answers all come from the same n held-out images, so they are not independent of one another:
 with enough traffic, the accidents of one held-out set alone would look like a change. `Ranks` takes this out.
 It ranks each new answer among the held-out images and all answers before it, and draws at random between
-answers that no held-out image lies between. Where held-out images and traffic can be exchanged, these ranks
+answers that no held-out image lies between. If held-out images and traffic can be exchanged, these ranks
 are independent and uniform, exactly.
 
 `Jumper` bets against that (Vovk et al., Retrain or not retrain, 2021): its capital is a mean of players of
 whom one keeps his money and the others bet on small ranks, that is on unknown-looking images, and a
 hundredth of the money changes hands each time. Under exchangeability the capital ever reaches c with a
 probability of at most 1 / c (Ville), whatever the number of answers. All bets fall with the rank, so the
-promise holds as well where ranks are larger than uniform, as where known scores have ties.
+promise holds as well if ranks are larger than uniform, as they are with ties among known scores.
 """
 
 import math
@@ -25,7 +25,7 @@ from pmal.errors import DataError, UsageError
 BETS = (0.0, -0.5, -1.0)
 """Of each player: what he gains for a rank p is bet * (p - 1/2)."""
 JUMP = 0.01
-"""Share of all money that is dealt out anew before each answer."""
+"""Share of all money that is dealt out again before each answer."""
 
 
 @dataclass
@@ -53,7 +53,8 @@ class Ranks:
     def next(self, level: int) -> float:
         """Return the rank from 0 to 1 of the next answer.
 
-        level: its p-value times samples + 1, from `lowest` to samples + 1.
+        Args:
+            level: its p-value times samples + 1, from `lowest` to samples + 1.
         """
         place = level - self.lowest
         below, here = int(self._seen[:place].sum()) + place, int(self._seen[place]) + 1

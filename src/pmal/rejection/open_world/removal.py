@@ -1,7 +1,7 @@
 """A class less, without training: its prototypes, neighbors, held-out samples and logit are taken out.
 
 The neighbors of a model have no labels: those that the model takes for the class go. So do the held-out
-samples of the class; the others are scored anew where their embeddings are kept.
+samples of the class; the others are scored again if their embeddings are kept.
 
 K classes, K0 of which the network was trained on; T prototypes of the class that has most, D channels.
 """
@@ -148,7 +148,7 @@ def _without_samples(calibration: Calibration | None, k: int) -> Calibration | N
 
 
 def _renumbered(classes_N: Tensor, k: int) -> Tensor:
-    """Return class numbers where k is left out; what was taken for k itself gets a number to be replaced."""
+    """Return class numbers without k; what was taken for k itself gets a number to be replaced."""
     return (classes_N - (classes_N > k).long()).clamp(min=0)
 
 

@@ -2,8 +2,8 @@
 
 Of each class's corrected samples one half is learned from: their embeddings become neighbors, and those
 nearest to the centers of k-means become prototypes, which may show a class as it is today. The other half,
-which nothing was learned from, joins the held-out samples of the threshold; these are scored anew, because
-neighbors and prototypes are others now. So the threshold is split-conformal as before, on more samples. Where
+which nothing was learned from, joins the held-out samples of the threshold; these are scored again, because
+neighbors and prototypes are others now. So the threshold is split-conformal as before, on more samples. If
 samples were held out in turn there is no second look at them: their scores stay, and as new neighbors only
 bring samples nearer, at least as many are accepted.
 
@@ -34,7 +34,7 @@ NEW_PROTOTYPES, MOST_PROTOTYPES = 5, 50
 def renew(model: OpenSetModel, given: Corrected) -> tuple[OpenSetModel, Renewed]:
     """Return the model with corrected answers taken in, and what that changed.
 
-    The promise of the threshold is kept where the known samples are a fair sample of known traffic. Wrong
+    The promise of the threshold is kept if the known samples are a fair sample of known traffic. Wrong
     answers alone raise the threshold: more known samples are accepted than promised, and more unknown ones.
     """
     check_corrected(model, given)

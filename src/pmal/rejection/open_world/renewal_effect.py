@@ -30,7 +30,7 @@ class Renewed:
     unknown_rejected_before: int
     unknown_rejected_after: int
     threshold_before: float | None
-    """The largest of all classes; None where the model has none."""
+    """The largest of all classes; None if the model has none."""
     threshold_after: float | None
     drift: float
     """Evidence in powers of ten that known samples look more unknown than those held out before."""

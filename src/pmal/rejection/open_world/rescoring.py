@@ -1,6 +1,6 @@
 """The scores of held-out samples by a model whose prototypes, neighbors or classes have changed.
 
-A sample that was held out once stays held out: its embedding is kept, so that it can be scored again. Where
+A sample that was held out once stays held out: its embedding is kept, so that it can be scored again. If
 samples were held out in turn, each by a model of its own, there is no second look: their scores stay.
 """
 
@@ -17,7 +17,7 @@ from pmal.rejection.typicality.of_layers import TYPICALITY
 
 
 def calibrated_with(model: OpenSetModel, held: Corrected) -> Calibration | None:
-    """Return the calibration on the samples held out so far, scored anew where they can be, and new ones."""
+    """Return the calibration on the samples held out so far, scored again if they can be, and new ones."""
     before = model.calibration
     names = _names(model)
     old = None if before is None else rescored(model, before)
@@ -39,7 +39,7 @@ def calibrated_with(model: OpenSetModel, held: Corrected) -> Calibration | None:
 
 
 def rescored(model: OpenSetModel, before: Calibration) -> Calibration:
-    """Return the scores of held-out samples by the model as it is now, where their embeddings are kept."""
+    """Return the scores of held-out samples by the model as it is now, if their embeddings are kept."""
     held = kept_with_embeddings(before)
     stored = {name: values for name, values in held.scores.items() if name != "combined"}
     if held.folds or held.z is None:
@@ -56,7 +56,7 @@ def rescored(model: OpenSetModel, before: Calibration) -> Calibration:
 def kept_with_embeddings(before: Calibration) -> Calibration:
     """Return the calibration on those of its samples whose embeddings are kept: of very many, not all.
 
-    Where samples were held out in turn, or no embedding was kept, it comes back as it is.
+    If samples were held out in turn, or no embedding was kept, it comes back as it is.
     """
     if before.folds or before.z is None:
         return before

@@ -13,7 +13,7 @@ from pmal.rejection.model import Answers, OpenSetModel
 def answer_with_space(model: OpenSetModel, images: Tensor) -> tuple[Answers, NDArray[np.float32]]:
     """Return what a model says of images, and the embeddings that they are grouped by.
 
-    These are the features of a pretrained network where there is one: unknown classes lie apart in them, and
+    These are the features of a pretrained network if there is one: unknown classes lie apart in them, and
     what was trained on top tells known classes apart.
     """
     network = model.classifier

@@ -27,7 +27,7 @@ from pmal.rejection.typicality.whitening import principal_directions
 
 TYPICALITY = "typicality"
 FITTED_IMAGES = 5000
-"""Training images that the statistics are fitted to, evenly spaced where there are more."""
+"""Training images that the statistics are fitted to, evenly spaced if there are more."""
 DIRECTIONS = 32
 """Of a layer, at most: the others hold little but the noise of single images."""
 
@@ -39,7 +39,12 @@ class Typicality(nn.Module):
     """Unknown images near to known classes are as typical as these: only what is far beyond counts."""
 
     def __init__(self, layers: Mapping[str, tuple[Tensor, Tensor]], whitening_MM: Tensor) -> None:
-        """layers: by name the mean (F,) and the directions (F, R), float32, as is the last argument."""
+        """Hold what the layers see.
+
+        Args:
+            layers: by name the mean (F,) and the directions (F, R), float32.
+            whitening_MM: float32, too.
+        """
         super().__init__()
         self.names = tuple(layers)
         for i, (mean_F, directions_FR) in enumerate(layers.values()):
@@ -73,9 +78,14 @@ def fit_typicality(
 ) -> AnyTypicality | None:
     """Return what training images look like to the layers, or in the features of a pretrained network.
 
-    None where the network has no layers to look at, and for more features than a covariance is made of.
+    None if the network has no layers to look at, and for more features than a covariance is made of.
 
-    labels_N: the classes of the images; features are compared with those of a class.
+    Args:
+        network: that sees the images.
+        images: of the training set.
+        labels_N: the classes of the images; features are compared with those of a class.
+        advance: told how many images are done.
+        ranks: the processes that share the work.
     """
     names = network.observed
     if not names or (network.on_features and (labels_N is None or network.mean.numel() > MOST_FEATURES)):

@@ -37,7 +37,7 @@ class Penalty:
 
     @classmethod
     def fit(cls, near_n: Tensor, far_n: Tensor, linear: bool = False) -> "Penalty | None":
-        """Return the scale, or None where the scores of held-out images are too few or too alike to give one.
+        """Return the scale, or None if the scores of held-out images are too few or too alike to give one.
 
         A near score that is 0 for all of them, as with a single class, leaves the typicality to decide alone.
 
@@ -51,7 +51,7 @@ class Penalty:
         return cls(usual, spread, unit, linear) if sound else None
 
     def __call__(self, far_B: Tensor) -> Tensor:
-        """Return what is added to the near score, float64 (B,); infinite where the typicality is.
+        """Return what is added to the near score, float64 (B,); infinite if the typicality is.
 
         Minus infinity stands for images whose typicality is not known: nothing is added.
 
@@ -74,10 +74,10 @@ class Penalty:
 
 
 def _scale(scores: Tensor) -> tuple[float, float]:
-    """Return the median and the unit; 0 for the unit where there is none."""
+    """Return the median and the unit; 0 for the unit if there is none."""
     finite = scores[scores.isfinite()].double()
     if len(finite) < 2:
         return 0.0, 0.0
     middle, high = torch.quantile(finite, torch.tensor([0.5, 0.95], dtype=torch.float64)).tolist()
-    # Where nineteen in twenty are alike, as saturated probabilities are, the largest stands for the quantile.
+    # If nineteen in twenty are alike, as saturated probabilities are, the largest stands for the quantile.
     return middle, ((high - middle) or (float(finite.amax()) - middle)) / math.log(10)

@@ -59,7 +59,7 @@ class Table:
     note: str = ""
     style: str = ""
     title: str = ""
-    """Above it, where the section's own does not say enough."""
+    """Above it, if the section's own does not say enough."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ def render_page(page: Page, drawing: str = "") -> str:
 
 
 def embedded_json(value: Any) -> str:
-    r"""JSON that may stand in a script element: no text in it can end the element or open a comment.
+    r"""Return JSON that may stand in a script element: no text in it can end the element or open a comment.
 
     >>> embedded_json({"class": "</script><!--"})
     '{"class":"\\u003c/script\\u003e\\u003c!--"}'
@@ -218,5 +218,5 @@ def _asset(name: str) -> str:
 
 
 def _sum(script: str) -> str:
-    """The browser runs this script and no other: what a class name might smuggle in stays text."""
+    """Return the hash by which the browser runs this script and no other: a class name cannot add one."""
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -110,7 +110,7 @@ def make_page(run: Path, session: Session, task: Task | None = None) -> Page:
 
 
 def read_facts(run: Path, config: RunConfig, task: Task) -> RunFacts:
-    """What the run's files say about it."""
+    """Return what the run's files say about it."""
     unknown, settings = task.unknown, to_settings(config)
     # Where the images lie concerns nobody to whom the report is sent.
     source = printable(Path(config.data.source).name)
@@ -134,7 +134,7 @@ def read_facts(run: Path, config: RunConfig, task: Task) -> RunFacts:
 
 
 def answer_tests(run: Path, config: RunConfig, model: OpenSetModel, task: Task, session: Session) -> Measured:
-    """What the model and the softmax before it say about the test images."""
+    """Return what the model and the softmax before it say about the test images."""
     parts = {name: part for name in TESTED if (part := getattr(task, name)) is not None}
     chosen = {name: part.at(evenly(len(part), MOST)) for name, part in parts.items()}
 
@@ -166,7 +166,7 @@ def answer_tests(run: Path, config: RunConfig, model: OpenSetModel, task: Task, 
 
 
 def read_mined(run: Path, config: RunConfig, task: Task, session: Session) -> Mined:
-    """The quality of every training image, and the run's prototypes."""
+    """Return the quality of every training image, and the run's prototypes."""
     embedded = [_stored_embedding(run / "embeddings" / str(u)) for u in range(config.classifiers)]
     samples, rule = task.train, config.mining.quality
     if any(len(space.z_ND) != len(samples) for space in embedded):
@@ -203,7 +203,7 @@ def _page(facts: RunFacts, sections: list[Section], albums: tuple[Album, Album])
 
 
 def _readable(run: Path, task: Task) -> Task:
-    """The task without the images that the run could not read."""
+    """Return the task without the images that the run could not read."""
     file = run / "quarantine.json"
     listed: Mapping[str, Any] = read_json(file) if file.is_file() else {}
     bad = {name: [one["id"] for one in part["unreadable"]] for name, part in listed.items()}
@@ -249,7 +249,7 @@ def _has_threshold(model: OpenSetModel) -> bool:
 
 
 def _thresholds(model: OpenSetModel) -> dict[str, float]:
-    """One for each score; those of single classes have no place on one axis."""
+    """Return one for each score; those of single classes have no place on one axis."""
     rule, calibration = model.rule, model.calibration
     found: dict[str, float] = {}
     if calibration is not None and not rule.per_class:
@@ -263,7 +263,7 @@ def _deciding(model: OpenSetModel) -> str:
 
 
 def _prototype_spaces(run: Path, model: OpenSetModel, mined: Mined) -> list[Floats]:
-    """Embeddings of all prototypes, by class and rank: by the first classifier, and by the model."""
+    """Return embeddings of all prototypes, by class and rank: by the first classifier, and by the model."""
     positions = [mined.position_of[i] for i in mined.prototypes.ids.tolist()]
     before = _stored_embedding(run / "embeddings" / "0").z_ND[positions]
     assert model.reference is not None

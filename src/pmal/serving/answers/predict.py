@@ -50,13 +50,13 @@ def takes_embeddings(model: OpenSetModel) -> bool:
 
 
 def check_takes_images(model: OpenSetModel) -> None:
-    """Refuse a model of embeddings where only images will do."""
+    """Refuse a model of embeddings if only images will do."""
     if takes_embeddings(model):
         raise UsageError("this model takes embeddings, not images: name a run that was fitted on images")
 
 
 def open_model(folder: Path, device: torch.device, half: bool = False, **rule: Any) -> OpenSetModel:
-    """The model of a bundle, with what is given of another rule (see `with_rule`)."""
+    """Return the model of a bundle, with what is given of another rule (see `with_rule`)."""
     return with_rule(load_model(folder, device, half), **rule)
 
 
@@ -68,7 +68,10 @@ def with_rule(
     per_class: bool | None = None,
     threshold: float | None = None,
 ) -> OpenSetModel:
-    """The model with another rule of rejection; None keeps what is stored. Refused where it cannot decide."""
+    """Return the model with another rule of rejection; None keeps what is stored.
+
+    Fail if it cannot decide.
+    """
     model = replace(model, rule=change_rule(model.rule, score, accept, per_class, threshold))
     model.deciding_score()
     model.limits()
@@ -79,7 +82,9 @@ def with_rule(
 def change_rule(
     rule: Rule, score: str | None, accept: float | None, per_class: bool | None, threshold: float | None
 ) -> Rule:
-    """A threshold is a number on the scale of one score: a change of what it stands for drops it.
+    """Return another rule.
+
+    A threshold is on the scale of one score: a change of what it stands for drops it.
 
     >>> change_rule(Rule("distance", threshold=0.3), "logit", None, None, None)
     Rule(score='logit', accept=0.95, per_class=False, threshold=None)
@@ -103,7 +108,7 @@ def change_rule(
 def describe_answers(
     model: OpenSetModel, answers: Answers, names: Sequence[str], top: int = TOP
 ) -> list[dict[str, Any]]:
-    """What a model says about each image, ready for JSON."""
+    """Return what a model says about each image, ready for JSON."""
     columns = (answers.labels, answers.nearest, answers.score, answers.limits)
     rows = zip(
         names,
@@ -117,7 +122,7 @@ def describe_answers(
 
 
 def model_header(model: OpenSetModel, folder: Path) -> dict[str, Any]:
-    """What stands beside the answers: whose they are, and by which rule."""
+    """Return what is shown next to the answers: whose they are, and by which rule."""
     rule = model.rule
     return {
         "folder": unicode_name(str(folder)),
@@ -132,9 +137,14 @@ def model_header(model: OpenSetModel, folder: Path) -> dict[str, Any]:
 def answer_files(
     model: OpenSetModel, paths: Sequence[str], errors: list[BadFile], session: Session, top: int = TOP
 ) -> Generator[list[dict[str, Any]], None, None]:
-    """Answers block by block, in the order of the files; what cannot be read is added to `errors`.
+    """Yield answers block by block, in the order of the files; what cannot be read is added to `errors`.
 
-    paths: image files and folders of them, or files of embeddings, as the model takes either.
+    Args:
+        model: that answers.
+        paths: image files and folders of them, or files of embeddings, as the model takes either.
+        errors: what could not be read.
+        session: its display shows the progress.
+        top: how many prototypes each answer names.
     """
 
     def answer(images: Pixels | Vectors, names: list[str]) -> list[dict[str, Any]]:
@@ -144,7 +154,7 @@ def answer_files(
 
 
 def _probabilities(answers: Answers) -> list[float | None]:
-    """That of the class an image was taken for; an added class has none, because the network lacks it."""
+    """Return that of the class an image was taken for; an added class has none: the network lacks it."""
     own = answers.probabilities.shape[1]
     nearest_B = answers.nearest
     found_B = answers.probabilities.gather(1, nearest_B.clamp(max=own - 1)[:, None])[:, 0]
@@ -153,7 +163,7 @@ def _probabilities(answers: Answers) -> list[float | None]:
 
 
 def _top_prototypes(model: OpenSetModel, answers: Answers, top: int) -> list[list[dict[str, Any]]]:
-    """Those of the class that each image was taken for, by their share in its answer."""
+    """Return those of the class that each image was taken for, by their share in its answer."""
     classes = answers.nearest.tolist()
     if top < 0:
         raise UsageError(f"top is {top}: ask for 0 or more prototypes")

@@ -74,12 +74,12 @@ def _add_api(app: FastAPI, service: Service) -> None:
         ] = TOP,
         score: Score = None,
     ) -> JSONResponse:
-        """The class of each image, or unknown, with its score and the prototypes that it is nearest to."""
+        """Return the class of each image, or unknown, with its score and its nearest prototypes."""
         return JSONResponse(await service.predict(request, top, score))
 
     @app.get("/v1/model", responses=refusals(422), response_model=Model, tags=["model"])
     def model(score: Score = None) -> JSONResponse:  # not async: that of another score takes a while
-        """The classes, the rule of rejection, thresholds for other acceptance rates, and the limits."""
+        """Return classes, the rule of rejection, thresholds for other acceptance rates, and limits."""
         limits = service.limits
         shown = {"body_bytes": limits.body_bytes, "pixels": limits.pixels, "images": limits.images}
         return JSONResponse({**service.deciding_by(score).about, "limits": shown})
@@ -93,7 +93,7 @@ def _add_api(app: FastAPI, service: Service) -> None:
     def prototype(  # not async: a thread encodes it, and nobody waits meanwhile
         fingerprint: str, k: Annotated[int, Path(ge=0)], rank: Annotated[int, Path(ge=0)]
     ) -> Response:
-        """The picture of a prototype, by the path that an answer has."""
+        """Return the picture of a prototype, by the path that an answer has."""
         png = service.served.picture(fingerprint, k, rank)
         if png is None:
             raise Refused(404, "this model has no such prototype")
@@ -104,25 +104,25 @@ def _add_health(app: FastAPI, service: Service) -> None:
     @app.get("/healthz", response_model=Status, tags=["operation"])
     @app.head("/healthz", include_in_schema=False)
     async def healthz() -> JSONResponse:
-        """The process runs."""
+        """Tell that the process runs."""
         return JSONResponse({"status": "ok"})
 
     @app.get("/readyz", responses=refusals(503), response_model=Status, tags=["operation"])
     @app.head("/readyz", include_in_schema=False)
     async def readyz() -> JSONResponse:
-        """A model is loaded, and its worker runs."""
+        """Tell that a model is loaded, and its worker runs."""
         if not service.batcher.alive:
             raise Refused(503, "the worker has ended: restart the service", retry_after=10)
         return JSONResponse({"status": "ready"})
 
     @app.get("/metrics", responses=refusals(), tags=["operation"], response_class=PlainTextResponse)
     async def metrics() -> Response:
-        """Figures for Prometheus."""
+        """Return figures for Prometheus."""
         return Response(service.metrics.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
 
 def _add_page(app: FastAPI, page: Mapping[str, tuple[str, str]]) -> None:
-    """The page to try images on; a model of embeddings shows its routes in that place."""
+    """Add the page to try images on; a model of embeddings shows its routes in that place."""
     folder = resources.files("pmal.serving.http") / "page"
     for path, (file, kind) in page.items():
         app.add_route(path, _route((folder / file).read_bytes(), kind), methods=["GET", "HEAD"])
@@ -136,7 +136,7 @@ def _route(content: bytes, kind: str) -> Callable[[Request], Any]:
 
 
 def _add_errors(app: FastAPI) -> None:
-    """Every error has the same form, and says nothing about the inside."""
+    """Give every error the same form, which says nothing about the inside."""
 
     @app.exception_handler(Refused)
     async def refused(request: Request, error: Refused) -> JSONResponse:

@@ -2,7 +2,7 @@
 
 The last bits of a network's output change with the shape of its batch, and at a threshold they decide. So
 every batch has one shape, whoever is in it, and the rest is filled up: an answer is then a function of its
-image alone. That a row's place in the batch does not matter either is tried when a model is loaded; where it
+image alone. That a row's place in the batch does not matter either is tried when a model is loaded; if it
 does, images go through one by one.
 
 B images in a batch.
@@ -38,7 +38,7 @@ Model = TypeVar("Model")
 
 
 def batch_size(model: OpenSetModel, wanted: int = 0) -> int:
-    """Images that the network sees at once; 0: as many as cost little more than one does.
+    """Return how many images the network sees at once; 0: as many as cost little more than one does.
 
     Not measured by time, since then a restart could change the last bits of every answer.
     """
@@ -47,7 +47,7 @@ def batch_size(model: OpenSetModel, wanted: int = 0) -> int:
 
 
 def is_steady(model: OpenSetModel, size: int) -> bool:
-    """Whether an image gets the same bits in every place of a batch of this size."""
+    """Return whether an image gets the same bits in every place of a batch of this size."""
     images = random_inputs(model, size)
     for _ in range(SETTLED):
         model.answer(images)
@@ -108,17 +108,20 @@ class MicroBatcher(Generic[Model]):
 
     @property
     def waiting(self) -> int:
+        """How many images wait."""
         return len(self._queue)
 
     @property
     def alive(self) -> bool:
+        """Whether the worker runs."""
         return self._loop is not None and not self._loop.done()
 
     async def start(self) -> None:
+        """Start the worker."""
         self._loop = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        """After the last request was answered."""
+        """Stop after the last request was answered."""
         if self._loop is not None:
             self._loop.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -126,7 +129,7 @@ class MicroBatcher(Generic[Model]):
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def ask(self, model: Model, image: Any) -> Any:
-        """What `work` says about the image. Cancelled before its batch begins, it costs nothing."""
+        """Return what `work` says about the image. Cancelled before its batch begins, it costs nothing."""
         answer = asyncio.get_running_loop().create_future()
         self._queue.append(_Ticket(model, image, time.monotonic(), answer))
         self._arrived.set()
@@ -139,7 +142,7 @@ class MicroBatcher(Generic[Model]):
                 await self._answer(batch)
 
     async def _next_batch(self) -> list[_Ticket[Model]]:
-        """All that wait for the model of the first, as many as fit; empty if nobody waits any more."""
+        """Return all that wait for the model of the first, as many as fit; empty if nobody waits any more."""
         self._drop_gone()
         while not self._queue:
             self._arrived.clear()
@@ -210,5 +213,5 @@ def _same_rows(first: Sequence[Tensor], rolled: Sequence[Tensor], shift: int) ->
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
-    """To the bit; without held-out images p-values are NaN, which no number is the same as."""
+    """Return whether two are equal to the bit, NaN (p-values without held-out images) to itself."""
     return bool(((a == b) | (a.isnan() & b.isnan())).all())

@@ -18,7 +18,7 @@ UNREAD_SECONDS = 30.0
 """For a client that does not read its answer."""
 HEADER_BYTES = 64 << 10
 RESERVED_FILES = 64
-"""What the process opens beside connections: the model at a reload, libraries, the log."""
+"""What the process opens next to connections: the model at a reload, libraries, the log."""
 
 
 class Line(Protocol):
@@ -45,6 +45,7 @@ class Connections:
 
     @property
     def count(self) -> int:
+        """How many connections are open."""
         return len(self._open)
 
     def admit(self, line: Line) -> bool:
@@ -198,7 +199,7 @@ class Connection(HttpToolsProtocol):
 def room_for(wanted: int) -> int:
     """Return how many connections the process may open, up to as many as are wanted.
 
-    The limit of open files is raised as far as the system lets a user: over it nobody at all would get in.
+    The limit of open files is raised to what the system lets a user have: over it nobody at all would get in.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = wanted + RESERVED_FILES

@@ -71,7 +71,7 @@ class Service:
 
     @contextlib.asynccontextmanager
     async def running(self, app: FastAPI) -> AsyncIterator[None]:
-        """While the server runs: the worker, and SIGHUP, which reads the model anew."""
+        """Run the worker while the server runs, and read the model again at SIGHUP."""
         loop = asyncio.get_running_loop()
         await self.batcher.start()
         # Outside the main thread, where tests are, no signal can be caught.
@@ -83,14 +83,14 @@ class Service:
             threads.shutdown(wait=False, cancel_futures=True)
 
     async def reload(self) -> None:
-        """Read model and keys again; where either is bad, those before go on."""
+        """Read model and keys again; if either is bad, those before go on."""
         async with self._reloading:
             try:
                 served, keys = await asyncio.to_thread(lambda: (self._load(), self._load_keys()))
             except Exception as error:
                 reason = str(error) if isinstance(error, PmalError) else repr(error)
                 self.metrics.reloads.labels("failed").inc()
-                self.say(f"reload failed, the old model goes on answering: {reason}")
+                self.say(f"reload failed, the old model continues to answer: {reason}")
                 return
             self.served, self.keys = served, keys
             self._show_model()
@@ -98,7 +98,7 @@ class Service:
             self.say(f"reloaded {self.served.name}: {self.served.fingerprint[:16]}")
 
     def deciding_by(self, score: str | None) -> ServedModel:
-        """The model where this score decides."""
+        """Return the model that decides by this score."""
         try:
             return self.served.deciding_by(score)
         except UsageError as error:

@@ -138,7 +138,7 @@ class Problem(Form):
     """Why a request was refused, in one line."""
 
     error: str
-    errors: Annotated[list[Bad] | None, Field(description="For each image, where none can be read.")] = None
+    errors: Annotated[list[Bad] | None, Field(description="For each image, if none can be read.")] = None
 
 
 def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:

@@ -45,7 +45,7 @@ class ServedModel:
 
     @functools.cached_property
     def header(self) -> dict[str, Any]:
-        """What stands beside every answer."""
+        """What is shown next to every answer."""
         about = model_header(self.model, Path())
         del about["folder"]  # where it lies is nobody's business
         return {"name": self.name, "fingerprint": self.fingerprint, **about}
@@ -73,7 +73,7 @@ class ServedModel:
         return deciding_scores(self.model)
 
     def deciding_by(self, score: str | None) -> "ServedModel":
-        """The same model where another score decides; None: the score of its rule."""
+        """Return the same model with another score that decides; None: the score of its rule."""
         if score is None or score == self.model.rule.score:
             return self
         if score not in self._others:
@@ -82,7 +82,10 @@ class ServedModel:
 
     @functools.cached_property
     def _others(self) -> "dict[str, ServedModel]":
-        """By every other score. Kept, because only images of one and the same model share a batch."""
+        """The model by every other score.
+
+        Kept, because only images of one and the same model share a batch.
+        """
         names = [name for name in self.scores if name != self.model.rule.score]
         return {name: replace(self, model=with_rule(self.model, score=name)) for name in names}
 
@@ -97,13 +100,16 @@ class ServedModel:
         return takes_embeddings(self.model)
 
     def picture_path(self, k: int, rank: int) -> str | None:
-        """Of a prototype. The fingerprint makes it another path for another model: it can be kept."""
+        """Return the path of a prototype's picture.
+
+        The fingerprint makes it another path for another model: it can be kept.
+        """
         if self.model.pictures is None or not self.model.gallery or self.takes_rows:
             return None
         return f"v1/prototypes/{self.fingerprint[:16]}/{k}/{rank}.png"
 
     def picture(self, fingerprint: str, k: int, rank: int) -> bytes | None:
-        """The PNG of a path that `picture_path` gave."""
+        """Return the PNG of a path that `picture_path` gave."""
         model = self.model
         if (
             model.pictures is None
@@ -137,7 +143,7 @@ class ServedModel:
         return entries[: len(asked)]
 
     def _strongest(self, k: int, weights_T: Sequence[float], top: int) -> list[dict[str, Any]]:
-        """The prototypes of a class with the largest weights, as a client finds them."""
+        """Return the prototypes of a class with the largest weights, as a client finds them."""
         shown = strongest_prototypes(self._named[k], weights_T, top)
         return [{**one, "picture": self.picture_path(k, self._ranks[k][one["id"]])} for one in shown]
 
@@ -175,9 +181,16 @@ def model_loader(
     half: bool = False,
     **rule: Any,
 ) -> Callable[[], ServedModel]:
-    """What reads the bundle of a run, now and at every reload. Raises `PmalError` where it cannot be used.
+    """Return what reads the bundle of a run, now and at every reload.
 
-    rule: what is another than in the bundle, as `with_rule` takes it.
+    Raises `PmalError` if it cannot be used.
+
+    Args:
+        run: folder of the run.
+        device: to compute on.
+        batch: images that the network sees at once.
+        half: compute in float16.
+        rule: what is another than in the bundle, as `with_rule` takes it.
     """
 
     def load() -> ServedModel:
@@ -205,7 +218,7 @@ def deciding_scores(model: OpenSetModel) -> tuple[str, ...]:
 
 
 def _acceptance(model: OpenSetModel) -> dict[str, Any] | None:
-    """Return thresholds for every rate and what they promise: a client decides anew without asking again."""
+    """Return thresholds for every rate and what they promise: a client decides again without asking."""
     calibration, score, count = model.calibration, model.deciding_score(), len(model.class_names)
     if calibration is None or score not in calibration.scores:
         return None
@@ -224,7 +237,7 @@ def _acceptance(model: OpenSetModel) -> dict[str, Any] | None:
 
 
 def _histogram(model: OpenSetModel) -> dict[str, Any] | None:
-    """How the deciding score spreads over held-out known images."""
+    """Return how the deciding score spreads over held-out known images."""
     if model.calibration is None or model.rule.score not in model.calibration.scores:
         return None
     scores_N = model.decisive(model.calibration).of(model.rule.score).double().numpy()

@@ -55,9 +55,14 @@ class Server(uvicorn.Server):
 
 
 def make_server(app: ASGIApp, service: Service, **options: Any) -> Server:
-    """Return the server of an app. Quiet: what a client did wrong is in its answer and in the figures.
+    """Return the server of an app.
 
-    options: uvicorn's own, for TLS and proxies.
+    Quiet: what a client did wrong is in its answer and in the figures.
+
+    Args:
+        app: to be served.
+        service: that the app asks.
+        options: uvicorn's own, for TLS and proxies.
     """
     protocol = partial(Connection, open_lines=service.connections, report=service.report_refused)
     settings: dict[str, Any] = {
@@ -74,7 +79,7 @@ def make_server(app: ASGIApp, service: Service, **options: Any) -> Server:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket that listens; port 0 is any free one."""
+    """Return a socket that listens; port 0 is any free one."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         return socket.create_server(address, family=family, backlog=1024)
@@ -85,7 +90,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def check_certificate(cert: Path | None, key: Path | None) -> dict[str, Any]:
-    """Return uvicorn's options for TLS; none without a certificate. Refused where the pair cannot be used."""
+    """Return uvicorn's options for TLS; none without a certificate. Refused if the pair cannot be used."""
     if cert is None and key is None:
         return {}
     if cert is None or key is None:
@@ -108,7 +113,10 @@ def address_of(listener: socket.socket, scheme: str = "http") -> str:
 
 
 def leave_a_core() -> None:
-    """Of several: the network's threads wait for each other, and one that shares its core holds up all."""
+    """Leave a core of several to the other threads.
+
+    The network's threads wait for each other, and one that shares its core holds up all.
+    """
     torch.set_num_threads(max(1, min(torch.get_num_threads(), usable_cores() - 1)))
 
 

@@ -51,7 +51,8 @@ class JsonLines(logging.Formatter):
 def set_up_log(access: bool) -> None:
     """Have all that libraries and the service say written to standard error.
 
-    access: a line for each request as well, and every line as JSON.
+    Args:
+        access: a line for each request as well, and every line as JSON.
     """
     logging.config.dictConfig(
         {

@@ -87,7 +87,7 @@ class DecisionGraph(nn.Module):
 
     @property
     def output_names(self) -> tuple[str, ...]:
-        """In the order of what `forward` returns."""
+        """The outputs in the order of what `forward` returns."""
         decision = ("label", "nearest", "score", "threshold")
         names = (
             *decision,
@@ -101,7 +101,12 @@ class DecisionGraph(nn.Module):
         return (*names, "distances", "attention") if self.measure else names
 
     def forward(self, images_BCHW: Tensor, accept: Tensor | None = None) -> tuple[Tensor, ...]:
-        """accept: a share of known images, float64 (); None: that of the rule."""
+        """Return the outputs of `output_names`.
+
+        Args:
+            images_BCHW: the images.
+            accept: a share of known images, float64 (); None: that of the rule.
+        """
         accept = self.accept if accept is None else accept
         if images_BCHW.ndim == 2:  # embeddings (B, D), each of which is one pixel to the network
             images_BCHW = images_BCHW[:, :, None, None]
@@ -121,7 +126,7 @@ class DecisionGraph(nn.Module):
             score_B = score_B + self.penalty(far_B)
         limits_K = self._limits(accept)
         limit_B = limits_K[nearest_B]
-        # Said once more: a score of minus infinity would pass where there is no acceptance rate.
+        # Said once more: a score of minus infinity would pass if there is no acceptance rate.
         accepted_B = (score_B <= limit_B) & (score_B < math.inf) & (limit_B > -math.inf)
         label_B = nearest_B.where(accepted_B, -1)
         probabilities_BK0 = logits_BK0.double().softmax(dim=1)
@@ -139,7 +144,7 @@ class DecisionGraph(nn.Module):
         return self.known.limits(accept).where((accept > 0) & (accept < 1), -math.inf)
 
     def _far_limit(self, limits_K: Tensor) -> Tensor:
-        """As `OpenSetModel.far_limit`."""
+        """Return what `OpenSetModel.far_limit` does."""
         if self.penalty is None:
             return torch.full_like(limits_K[0], math.inf)
         units = (limits_K.amax(dim=0) - self.usual).clamp(min=0.0) / self.penalty.unit

@@ -14,7 +14,7 @@ from pmal.rejection.model import OpenSetModel
 
 
 class Quantiles(nn.Module):
-    """The conformal threshold of each group of known scores; infinite where a group is too small.
+    """The conformal threshold of each group of known scores; infinite if a group is too small.
 
     Which rank an acceptance rate has is not computed, because a product may be rounded up to the next one:
     the rate is compared with the largest one of each rank.
@@ -37,7 +37,7 @@ class Quantiles(nn.Module):
 
 
 class KnownScores(nn.Module):
-    """Scores of held-out known images: of all together, and by class where the rule is."""
+    """Scores of held-out known images: of all together, and by class if the rule is."""
 
     known_n: Tensor
     taken_n: Tensor

@@ -36,20 +36,26 @@ class Exported:
 
 
 def export_onnx(model: OpenSetModel, images: Images) -> Exported:
-    """The file as bytes; nothing is written. A graph that differs from PyTorch on the images is refused."""
+    """Return the file as bytes; nothing is written.
+
+    A graph that differs from PyTorch on the images is rejected.
+    """
     header = describe_header(model)
     data = build_onnx(model, header)
     return Exported(data, header, check_parity(model, OnnxModel(data, "the exported graph"), images))
 
 
 def output_paths(folder: Path, out: Path | None, force: bool) -> tuple[Path, Path]:
-    """The file, and the model card beside it. Default: beside the folder of the model, by its name."""
+    """Return the file, and the model card next to it.
+
+    Default: next to the folder of the model, by its name.
+    """
     folder = folder.resolve()
     file = out or folder.with_name(f"{folder.name}.onnx")
     if file.suffix != ".onnx":
         raise UsageError(f"--out {file}: the name must end in .onnx")
     if folder in (file.resolve(), *file.resolve().parents):
-        raise UsageError(f"--out {file} lies in the folder of the model: choose another place")
+        raise UsageError(f"--out {file} is in the folder of the model: choose another place")
     card = file.with_suffix(".md")
     for path in (file, card):
         if path.is_dir():
@@ -61,14 +67,14 @@ def output_paths(folder: Path, out: Path | None, force: bool) -> tuple[Path, Pat
 
 
 def write_export(file: Path, card: Path, data: bytes, text: str) -> None:
-    """Each file whole or not at all, and the card only once there is room for the file."""
+    """Write each file whole or not at all, and the card only once there is room for the file."""
     with atomic_path(file) as temporary:
         temporary.write_bytes(data)
         write_text(card, text)
 
 
 def describe_header(model: OpenSetModel) -> OnnxHeader:
-    """What the file says of itself. Refused where the model cannot decide."""
+    """Return what the file says of itself. Fail if the model cannot decide."""
     rule, spec = model.rule, model.classifier.spec
     given = rule.threshold is not None
     gallery = model.gallery if model.reference else ()
@@ -89,7 +95,7 @@ def describe_header(model: OpenSetModel) -> OnnxHeader:
 
 
 def build_onnx(model: OpenSetModel, header: OnnxHeader) -> bytes:
-    """The graph and what the file says of itself, as the bytes of an ONNX file."""
+    """Return the graph and what the file says of itself, as the bytes of an ONNX file."""
     _check_libraries()
     graph = DecisionGraph(model).eval()
     # Two images: a dimension of one would be taken for a constant.
@@ -153,7 +159,7 @@ def _serialize(program: Any, header: OnnxHeader) -> bytes:
 
 
 def _root(error: BaseException) -> str:
-    """What began it, in one line: what the exporter says itself are hints for its developers."""
+    """Return what began it, in one line: what the exporter says itself are hints for its developers."""
     while error.__cause__ is not None:
         error = error.__cause__
     return printable(first_line(error)[:200])
@@ -169,7 +175,7 @@ def _check_libraries() -> None:
 
 @contextlib.contextmanager
 def _quiet_exporter() -> Iterator[None]:
-    """No notes about libraries that are missing and folds that are skipped: they concern nobody."""
+    """Silence notes about missing libraries and skipped folds: they concern nobody."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]
     try:

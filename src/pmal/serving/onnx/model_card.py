@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from pmal._runtime.text import printable
+from pmal._runtime.text import counted, printable
 from pmal.reporting.tables import COLUMNS, with_interval
 from pmal.serving.onnx.onnx_model import OnnxHeader
 from pmal.serving.onnx.parity import Parity
@@ -71,7 +71,7 @@ images = pixels.reshape(1, side, side, -1).transpose(0, 3, 1, 2)
 label, score, threshold = session.run(["label", "score", "threshold"], {"images": images})
 print(classes[label[0]] if label[0] >= 0 else "unknown", score[0], threshold[0])
 """
-"""Stands for `data.decode.decode_fitted` where pmal is not installed: the same steps in the same order."""
+"""Stands for `data.decode.decode_fitted` if pmal is not installed: the same steps in the same order."""
 
 ROWS_SNIPPET = """import hashlib
 import json
@@ -113,7 +113,15 @@ WITH_PROTOTYPES = {
 def model_card(
     file: str, header: OnnxHeader, parity: Parity, metrics: Mapping[str, Any] | None, prototypes: bool
 ) -> str:
-    """file: its name. metrics: those of the run, where it has any. prototypes: whether the model has some."""
+    """Return the model card of a file.
+
+    Args:
+        file: its name.
+        header: what the file says of itself.
+        parity: how near it is to PyTorch.
+        metrics: those of the run, if it has any.
+        prototypes: whether the model has some.
+    """
     parts = [
         f"# Model card: {_code(file)}",
         _what_it_is(header),
@@ -152,7 +160,7 @@ def _training(metrics: Mapping[str, Any] | None) -> str:
     return (
         f"Source {_code(str(about['source']))}, split {about['split']}: {about['known_classes']} known and "
         f"{about['unknown_classes']} unknown classes. Method {about['method']}, encoder {about['encoder']}, "
-        f"{about['epochs']} epochs, {about['augmentation']} augmentation, seed {about['seed']}."
+        f"{counted(about['epochs'], 'epoch')}, {about['augmentation']} augmentation, seed {about['seed']}."
     )
 
 
@@ -172,7 +180,10 @@ def _figures(header: OnnxHeader, metrics: Mapping[str, Any] | None) -> str:
 
 
 def _decision(header: OnnxHeader, metrics: Mapping[str, Any]) -> list[str]:
-    """Measured at fit, so of no use where the file rejects by another rule."""
+    """Return the lines about the decision.
+
+    The metrics are measured at fit, so of no use if the file rejects by another rule.
+    """
     found = metrics.get("decision")
     if not found or (found["score"], found["accept"]) != (header.score, header.accept) or header.per_class:
         return []
@@ -244,7 +255,7 @@ def _usage(file: str, header: OnnxHeader, prototypes: bool) -> str:
 
 
 def _code(text: str) -> str:
-    """As it is, in a code span, whatever is in it.
+    """Return the text as it is, in a code span, whatever is in it.
 
     >>> _code("cat"), _code("a`b")
     ('`cat`', '`` a`b ``')

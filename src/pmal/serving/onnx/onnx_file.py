@@ -30,7 +30,7 @@ _EXTERNAL_DATA, _DATA_LOCATION = 13, 14
 
 
 def read_metadata(data: bytes) -> dict[str, str]:
-    """The metadata of an ONNX file, of which all tensors are in the file itself. Raises `DataError`."""
+    """Return the metadata of an ONNX file, which must hold all its tensors itself. Raises `DataError`."""
     try:
         return _walk(memoryview(data))
     except (IndexError, UnicodeDecodeError):
@@ -74,7 +74,7 @@ def _walk(data: memoryview) -> dict[str, str]:
 
 
 def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """Number and value of each field; IndexError where the bytes are no message."""
+    """Yield number and value of each field; IndexError if the bytes are no message."""
     at, end = 0, len(message)
     while at < end:
         key, at = _varint(message, at)

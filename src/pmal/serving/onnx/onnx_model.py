@@ -1,4 +1,4 @@
-"""An exported model, asked by onnxruntime. Needs numpy and Pillow beside it, and no torch.
+"""An exported model, asked by onnxruntime. Needs numpy and Pillow next to it, and no torch.
 
 B images, K classes, T prototypes of the class that has most.
 """
@@ -65,7 +65,7 @@ class OnnxHeader:
     per_class: bool
     thresholds: tuple[float, ...]
     far_threshold: float
-    """Of the typicality score; infinite where the model does not look at layers."""
+    """Of the typicality score; infinite if the model does not look at layers."""
     note: str
     """What the threshold promises."""
     prototypes: tuple[tuple[Member, ...], ...]
@@ -80,15 +80,16 @@ class OnnxHeader:
 
     @property
     def input_name(self) -> str:
+        """Name of the input: embeddings or images."""
         return ROWS if self.takes_rows else INPUT
 
     @property
     def input_shape(self) -> list[int]:
-        """Of one sample."""
+        """Shape of one sample."""
         return [self.channels] if self.takes_rows else [self.channels, self.image_size, self.image_size]
 
     def to_metadata(self) -> dict[str, str]:
-        """Text as it is, everything else as JSON; infinite numbers are text there."""
+        """Return text as it is, everything else as JSON; infinite numbers are text there."""
         return {
             "format": FORMAT,
             "version": str(VERSION),
@@ -109,7 +110,7 @@ class OnnxHeader:
 
     @classmethod
     def from_metadata(cls, found: Mapping[str, str]) -> "OnnxHeader":
-        """What `to_metadata` gave; anything else is refused."""
+        """Return what `to_metadata` gave; anything else is rejected."""
         if found.get("format") != FORMAT:
             raise DataError("not a model that `pmal export` wrote")
         if found.get("version") not in (str(UNSEALED_VERSION), str(VERSION)):
@@ -152,9 +153,12 @@ class OnnxModel:
     """An exported model, ready to answer."""
 
     def __init__(self, data: bytes, name: str, threads: int = 0) -> None:
-        """data: the file itself, called `name` in errors. Nothing of a file that is not ours is run.
+        """Open an exported model. Nothing of a file that is not ours is run.
 
-        threads: 0 for one per core.
+        Args:
+            data: the file itself.
+            name: what errors call it.
+            threads: 0 for one per core.
         """
         self.name = name
         try:
@@ -173,11 +177,11 @@ class OnnxModel:
 
     @classmethod
     def load(cls, path: Path) -> "OnnxModel":
-        """From a file, which is refused where it is no exported model."""
+        """Return the model of a file, which is rejected if it is no exported model."""
         return cls(_read(path), str(path))
 
     def with_accept(self, accept: float) -> "OnnxModel":
-        """Return the same model with another acceptance rate; refused where its file has none."""
+        """Return the same model with another acceptance rate; refused if its file has none."""
         if not 0 < accept < 1:
             raise UsageError(f"accept is {accept}: pass a share above 0 and below 1, such as 0.95")
         if not self.takes_accept:
@@ -188,7 +192,7 @@ class OnnxModel:
         return changed
 
     def run(self, images_BCHW: Pixels | Vectors, batch: int = BATCH) -> Outputs:
-        """All outputs for uint8 images of the model's size and channels, of which there is at least one.
+        """Return all outputs for at least one uint8 image of the model's size and channels.
 
         Embeddings are float32 (B, D, 1, 1).
         """
@@ -204,20 +208,20 @@ class OnnxModel:
         return {name: np.concatenate(parts) for name, parts in zip(self._outputs, columns, strict=True)}
 
     def describe(self, images_BCHW: Pixels | Vectors, names: Sequence[str], top: int) -> list[dict[str, Any]]:
-        """What the model says about each image, as `describe_answers` of the other models has it."""
+        """Return what the model says about each image, as `describe_answers` of the other models has it."""
         return describe_rows(self.header.class_names, self._rows(self.run(images_BCHW), names, top))
 
     def answer_files(
         self, paths: Sequence[str], errors: list[BadFile], display: Display, top: int
     ) -> Generator[list[dict[str, Any]], None, None]:
-        """Answers block by block; what cannot be read is added to `errors`."""
+        """Yield answers block by block; what cannot be read is added to `errors`."""
         shape = (self.header.image_size, self.header.channels)
         return answer_paths(
             paths, shape, errors, display, lambda images, names: self.describe(images, names, top)
         )
 
     def about(self) -> dict[str, Any]:
-        """What stands beside the answers: whose they are, and by which rule."""
+        """Return what is shown next to the answers: whose they are, and by which rule."""
         header = self.header
         return {
             "folder": unicode_name(self.name),
@@ -256,7 +260,10 @@ class OnnxModel:
             yield Row(name, int(label_B[b]), k, *near, probability, *far, prototypes)
 
     def _check_signature(self) -> int:
-        """The metadata may be ours where the graph is not. Returns the channels of an embedding."""
+        """Return the channels of an embedding, once the graph fits the metadata.
+
+        The metadata may be ours and the graph not.
+        """
         header, inputs = self.header, self._session.get_inputs()
         outputs = {output.name: output for output in self._session.get_outputs()}
         wanted = {

@@ -24,7 +24,7 @@ class _DtypeStandIn:
         self.code = code.decode("latin1") if isinstance(code, bytes) else code
 
     def __setstate__(self, state: object) -> None:
-        """Byte order and alignment: without meaning for single bytes."""
+        """Ignore byte order and alignment: they mean nothing for single bytes."""
 
 
 class _ArrayStandIn:
@@ -41,7 +41,7 @@ class _ArrayStandIn:
                 self.pixels = _filled(shape, raw, "F" if by_column else "C")
             case (_, _, _DtypeStandIn(code=code), *_) if code != "u1":
                 raise _RefusedError(
-                    f"an array of type {str(code)[:20]!r}, where only unsigned bytes are admitted"
+                    f"an array of type {str(code)[:20]!r}, but only unsigned bytes are accepted"
                 )
             case _:
                 raise _RefusedError("an array in a form that CIFAR's files do not use")
@@ -85,7 +85,7 @@ class _Unpickler(pickle._Unpickler):
 
 
 def unpickle_arrays(data: bytes, origin: str) -> dict[str, object]:
-    """Python 2's pickle of a dictionary of plain values and byte arrays; `origin` is named in errors."""
+    """Return Python 2's pickle of a dictionary of plain values and byte arrays; errors name `origin`."""
     try:
         content = _Unpickler(io.BytesIO(data), encoding="bytes").load()
     except _RefusedError as refused:

@@ -23,7 +23,7 @@ _GZIP_MAGIC = b"\x1f\x8b"
 
 
 def idx_names(part: str, kind: str, axes: int) -> tuple[str, ...]:
-    """The names under which one idx file is found.
+    """Return the names under which one idx file is found.
 
     >>> idx_names("train", "images", 3)[:2]
     ('train-images-idx3-ubyte', 'train-images-idx3-ubyte.gz')
@@ -33,7 +33,7 @@ def idx_names(part: str, kind: str, axes: int) -> tuple[str, ...]:
 
 
 def read_idx(path: Path) -> Pixels:
-    """The array of unsigned bytes in an idx file; a file that is not what its header says is refused."""
+    """Return the array of unsigned bytes in an idx file; reject a file that is not what its header says."""
     try:
         packed_size = path.stat().st_size
         with path.open("rb") as file:
@@ -74,7 +74,7 @@ def _read_shape(stream: BinaryIO | gzip.GzipFile, path: Path) -> tuple[int, ...]
 
 
 def open_mnist(folder: Path, name: str, class_names: Sequence[str]) -> Source:
-    """A training and a test part from the four customary files in one folder."""
+    """Return a training and a test part from the four customary files in one folder."""
     return Source(
         name,
         train=_read_part(folder, "train", tuple(class_names)),

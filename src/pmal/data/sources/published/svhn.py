@@ -15,7 +15,7 @@ SVHN_CLASSES = tuple("0123456789")
 
 
 def open_svhn(folder: Path) -> Source:
-    """The training and the test part; the additional `extra_32x32.mat` is no part of any protocol."""
+    """Return the training and the test part; the additional `extra_32x32.mat` is no part of any protocol."""
     train, test = (_read_part(folder / f"{part}_32x32.mat") for part in ("train", "test"))
     return Source("svhn", train, test, digits=True)
 

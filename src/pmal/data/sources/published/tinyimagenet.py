@@ -13,7 +13,7 @@ from pmal.errors import DataError, MissingFileError
 
 
 def open_tinyimagenet(root: Path) -> Source:
-    """The training part and the validation part, which every protocol tests on: `test/` has no labels."""
+    """Return the training and the validation part, which every protocol tests on: `test/` has no labels."""
     wnids = _read_wnids(root / "wnids.txt")
     return Source("tinyimagenet", _read_train(root, wnids), _read_val(root, wnids))
 
@@ -26,7 +26,7 @@ def _read_wnids(path: Path) -> tuple[str, ...]:
 
 
 def _read_train(root: Path, wnids: tuple[str, ...]) -> Samples:
-    """A class may lack images: it matters only where the class is chosen as known."""
+    """Return the training part. A class may lack images: it matters only if the class is chosen as known."""
     paths: list[str] = []
     labels: list[int] = []
     for label, wnid in enumerate(wnids):
@@ -56,7 +56,7 @@ def _read_val(root: Path, wnids: tuple[str, ...]) -> Samples:
 
 
 def _read_annotations(path: Path, wnids: tuple[str, ...]) -> dict[str, int]:
-    """Image name to label; a line is the name, the wnid and the four numbers of a box."""
+    """Return image names with their labels; a line is the name, the wnid and the four numbers of a box."""
     rank = {wnid: label for label, wnid in enumerate(wnids)}
     label_of: dict[str, int] = {}
     for number, line in enumerate(read_lines(path), 1):

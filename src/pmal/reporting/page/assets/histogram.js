@@ -6,7 +6,7 @@ pmal.HATCH = 4;
 pmal.histogram = (place, score) => {
   const h = score.histogram, groups = ["known", "unknown"].filter((name) => h[name]);
   place.append(pmal.heading("Distribution", "share of images per interval"));
-  // The square root keeps a tail visible beside a peak.
+  // The square root keeps a tail visible next to a peak.
   const top = Math.max(...groups.flatMap((name) => h[name]));
   const plot = pmal.plot(place, {
     width: place.clientWidth || 320, height: 270, x: [h.edges[0], h.edges[h.edges.length - 1]], y: [0, Math.sqrt(top) * 1.12],
@@ -58,7 +58,7 @@ pmal.thresholdSlider = (place, score, plot) => {
   const slider = pmal.el("input", { type: "range", min: 0, max: accepted.at.length - 1, step: 1, "aria-label": `Threshold of ${score.name}` });
   const shares = pmal.el("div"), reset = pmal.el("button", { type: "button" }, "back to the stored threshold");
   const move = (i) => {
-    score.moved = i; // kept, for when the figure is drawn anew
+    score.moved = i; // kept, for when the figure is drawn again
     const at = plot.x(accepted.at[i]), end = at > plot.box.right - 90;
     for (const [name, value] of Object.entries({ x1: at, x2: at })) line.setAttribute(name, value);
     for (const [name, value] of Object.entries({ x: at + (end ? -5 : 5), "text-anchor": end ? "end" : "start" })) tag.setAttribute(name, value);

@@ -34,7 +34,7 @@ class SortedPile:
         return f"{sizes}, {len(self.left):,} in none"
 
     def picture(self, position: int) -> Pixels | str:
-        """Return a square picture, or the name where there is none to show."""
+        """Return a square picture, or the name if there is none to show."""
         samples = self.samples
         try:
             if isinstance(samples.store, EncodedStore):

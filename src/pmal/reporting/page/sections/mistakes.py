@@ -26,7 +26,7 @@ def mistakes_section(tested: Measured, facts: RunFacts, album: Album) -> Section
 
     blocks = [gallery(*kind) for kind in _kinds(tested) if kind[1].any()]
     lead = "Test images with a wrong answer: what each is, how unknown it looks by the score that decides (or"
-    lead += " by the typicality, where that is the reason), its p-value (small: known images rarely look so),"
+    lead += " by the typicality, if that is the reason), its p-value (small: known images rarely look so),"
     lead += " and after the arrow the answer."
     return Section("mistakes", "Mistakes", lead if blocks else "No test image has a wrong answer.", blocks)
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from pmal._runtime.text import counted
 from pmal.methods import METHODS
 from pmal.rejection.typicality.penalty import DECISION
 from pmal.reporting.metrics import auroc
@@ -48,7 +49,7 @@ def headline(facts: RunFacts) -> list[Stat]:
     if "unknown_rejected" in found.get("decision", {}):
         accepted = percent(found["decision"]["known_accepted"])
         value = percent(found["decision"]["unknown_rejected"])
-        stats.append(Stat(f"{value} %", "Unknown images turned away", f"while {accepted} % of known pass"))
+        stats.append(Stat(f"{value} %", "Unknown images rejected", f"while {accepted} % of known pass"))
     return stats
 
 
@@ -56,7 +57,8 @@ def summary(facts: RunFacts) -> str:
     """Return the run in one or two sentences."""
     epochs, encoder = facts.settings["training"]["epochs"], facts.settings["encoder"]["name"]
     second = facts.settings["optimization"].get("epochs") if METHODS[facts.method].mines else 0
-    text = f"A network ({encoder}, {f'{epochs} + {second}' if second else epochs} epochs"
+    length = f"{epochs} + {second} epochs" if second else counted(epochs, "epoch")
+    text = f"A network ({encoder}, {length}"
     text += " per phase" if METHODS[facts.method].second and not second else ""
     text += f") learned {len(facts.class_names)} classes from {facts.images['train']:,} images."
     if facts.metrics and facts.metrics["unknown_images"]:
@@ -78,7 +80,7 @@ def results_section(facts: RunFacts) -> Section | None:
         return None
     methods = {facts.method: found} | ({"softmax": found["softmax"]} if "softmax" in found else {})
     lead = "Percent, with 95 % intervals over resampled test images. Larger is better, except for FPR95:"
-    lead += " the share of unknown images that pass where 95 % of the known do."
+    lead += " the share of unknown images that pass when 95 % of the known do."
     if not found["scores"]:
         plain = [[Cell(name), _estimate(result["accuracy"], 0.0)] for name, result in methods.items()]
         table = Table("Results", [Cell("method"), Cell("accuracy")], plain)
@@ -189,7 +191,7 @@ def _result_note(facts: RunFacts) -> str:
     text += f"The threshold of {decision['score']} is set to accept {100 * decision['accept']:g} %"
     text += f" of known images: it accepts {percent(decision['known_accepted'])} % of those tested"
     if "unknown_rejected" in decision:
-        text += f" and turns away {percent(decision['unknown_rejected'])} % of the unknown ones"
+        text += f" and rejects {percent(decision['unknown_rejected'])} % of the unknown ones"
         text += f" (macro-F1 {percent(decision['macro_f1'])})"
     return text + f". {decision['note'][:1].upper()}{decision['note'][1:]}."
 

@@ -1,4 +1,4 @@
-// Ask the service about images and show its answers. The slider decides anew from the score alone, here.
+// Ask the service about images and show its answers. The slider decides again from the score alone, here.
 
 import { useCamera } from "./camera.js";
 import { drawScale, element, figure, isKnown, number } from "./scale.js";
@@ -10,7 +10,7 @@ let model = null;
 let items = [];    // newest first: {name, url, and answer or reason}
 let shown = null;  // the item of the answer
 let rate = null;   // position among the acceptance rates; null: the model's own threshold
-let stored = null; // the score that decides where no other is chosen
+let stored = null; // the score that decides if no other is chosen
 
 // --- the model ---
 
@@ -46,7 +46,7 @@ function setUpScores() {
   $("score").value = stored;
 }
 
-/** All answers anew: what is unknown by one score may be known by another. */
+/** All answers again: what is unknown by one score may be known by another. */
 async function chooseScore(name) {
   try {
     const found = await fetchModel(name);

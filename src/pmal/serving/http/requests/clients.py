@@ -35,7 +35,7 @@ def client_name(address: str) -> str:
 
 
 def read_keys(file: Path) -> frozenset[bytes]:
-    """Return the digests of the keys in a file, one on each line. Raises `DataError` where it has none."""
+    """Return the digests of the keys in a file, one on each line. Raises `DataError` if it has none."""
     try:
         lines = [line.strip() for line in file.read_text().splitlines()]
     except (OSError, UnicodeError) as error:
@@ -79,7 +79,7 @@ class Rates:
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def wait_for(self, client: str) -> float:
-        """Return 0 where a client may ask now, and else the seconds until it may.
+        """Return 0 if a client may ask now, and else the seconds until it may.
 
         >>> now = [0.0]
         >>> rates = Rates(0.5, lambda: now[0])

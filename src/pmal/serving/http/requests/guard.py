@@ -32,10 +32,7 @@ Report = Callable[[Scope, int, float], None]
 
 
 def allowed_hosts(bound: str, more: Collection[str]) -> frozenset[str] | None:
-    """The names by which we may be called; None: any.
-
-    A page of another site can have its own name resolve to 127.0.0.1 and then read what it gets from there.
-    But its name stays in the Host header.
+    """Return the names by which we may be called; None: any.
 
     >>> sorted(allowed_hosts("127.0.0.1", ["photos.lan"])), allowed_hosts("0.0.0.0", [])
     (['127.0.0.1', '::1', 'localhost', 'photos.lan'], None)
@@ -59,7 +56,7 @@ def _is_loopback(bound: str) -> bool:
 
 
 def host_name(header: str) -> str:
-    """The name in a Host header, without the port.
+    """Return the name in a Host header, without the port.
 
     >>> host_name("LocalHost:8000"), host_name("[::1]:8000"), host_name("[::1]"), host_name("")
     ('localhost', '::1', '::1', '')
@@ -109,7 +106,7 @@ class Guard:
             self._report(scope, status, time.perf_counter() - begin)
 
     def _refusal(self, scope: Scope) -> JSONResponse | None:
-        """What stands in the way of a request, if anything does."""
+        """Return what stands in the way of a request, if anything does."""
         headers, hosts = Headers(scope=scope), self._rules.hosts
         names = [host_name(value) for value in headers.getlist("host")]
         if len(names) != 1 or not (hosts is None or names[0] in hosts):

@@ -31,6 +31,7 @@ class Refused(Exception):
         """Whether some of the body has not been read: then the connection ends with the answer."""
 
     def response(self) -> JSONResponse:
+        """Return the answer that the client gets."""
         kind = ClosingResponse if self.unread else JSONResponse
         return kind({"error": self.reason, **self.more}, self.status, headers=self.headers)
 
@@ -51,7 +52,7 @@ class ClosingResponse(JSONResponse):
 
 
 def one_line(text: str) -> str:
-    """Whatever a name or a library put into a reason."""
+    """Put whatever a name or a library says in a reason on one line."""
     return " ".join(text.split())
 
 

@@ -14,7 +14,9 @@ FORM = '{"embeddings": [[0.5, ...], ...]}'
 def pack_rows(data: bytes, most: int) -> list[tuple[str, bytes]]:
     """Return the name of each row of a body, and its numbers as the bytes of float32.
 
-    most: rows of one request.
+    Args:
+        data: the body.
+        most: rows of one request.
     """
     try:
         rows = Rows.model_validate_json(data, strict=True).embeddings
@@ -26,7 +28,7 @@ def pack_rows(data: bytes, most: int) -> list[tuple[str, bytes]]:
 
 
 def unpack_row(data: bytes, width: int) -> Vectors:
-    """Return the numbers of a row, (D,). Raises `BadImage` where a model of this width cannot take them."""
+    """Return the numbers of a row, (D,). Raises `BadImage` if a model of this width cannot take them."""
     vector: Vectors = np.frombuffer(data, dtype=np.float32)
     if len(vector) != width:
         raise BadImage(f"{len(vector)} numbers, but the model takes {width}")

@@ -64,7 +64,7 @@ class House:
 
     @contextmanager
     def guest(self, client: str = "") -> Iterator["Guest"]:
-        """One request; refused before its body is read where there is no place left."""
+        """Admit one request; reject it before its body is read if there is no place left."""
         found, share = Guest(self, client), self._of.setdefault(client, Guest(self, client))
         share.requests += 1
         try:
@@ -118,7 +118,10 @@ class Guest:
 async def read_uploads(request: Request, guest: Guest, rows: bool = False) -> list[Upload]:
     """Return the images of a request, the body itself or every file of a form, each with its place.
 
-    rows: embeddings, in JSON.
+    Args:
+        request: of the client.
+        guest: holds the places.
+        rows: embeddings, in JSON.
     """
     limits, kind = guest.house.limits, _kind(request, rows)
     try:
