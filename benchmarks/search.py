@@ -68,7 +68,8 @@ class Try:
     @property
     def name(self) -> str:
         length = [str(self.length)] if self.length else []
-        return "-".join([self.method, *length, *self.settings.split()]).replace("/", "_")
+        words = [word.removeprefix("optimization.") for word in self.settings.split()]
+        return "-".join([self.method, *length, *words]).replace("/", "_")  # the name of a file: 255 bytes
 
     def config(self) -> RunConfig:
         named = {
