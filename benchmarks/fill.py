@@ -28,13 +28,12 @@ SHORT = ("optimization.epochs=60", "optimization.refresh=16")
 RANDOM = ("mining.quality=none", "mining.diversity=random")
 
 
-def queue(methods: tuple[str, ...]) -> list[Request]:
-    """What is asked for of these methods, most wanted first."""
+def queue(methods: tuple[str, ...], more: tuple[str, ...] = ()) -> list[Request]:
+    """What is asked for of these methods, most wanted first; `more` are settings of all of them."""
     rows = [
-        ("softmax-long", "cifar10,tinyimagenet", 30, LENGTH),
-        ("softmax-ensemble", "cifar10", 30, LENGTH),
-        ("pmal", "cifar10,tinyimagenet", 30, LENGTH),
-        ("softmax-ensemble", "tinyimagenet", 30, LENGTH),
+        ("pmal,softmax-long", "cifar10", 30, LENGTH),
+        ("pmal,softmax-long", "tinyimagenet", 30, LENGTH),
+        ("softmax-ensemble", "cifar10,tinyimagenet", 30, LENGTH),
         ("softmax-long", "cifar+10,cifar+50", 30, LENGTH),
         ("pmal", "cifar+10,cifar+50", 30, LENGTH),
         ("softmax-long", "svhn,mnist", 20, SHORT),
@@ -44,14 +43,14 @@ def queue(methods: tuple[str, ...]) -> list[Request]:
         ("pmal", "cifar10,tinyimagenet", 30, LENGTH + RANDOM),
     ]
     wanted = [
-        Request(method, data, "arpl", "0-4", epochs=epochs, settings=settings)
+        Request(method, data, "arpl", "0-4", epochs=epochs, settings=settings + more)
         for method, data, epochs, settings in rows
     ]
     wanted += [
-        Request(None, "cifar10", "arpl", "0-4", epochs=30, settings=LENGTH, grid=grid)
+        Request(None, "cifar10", "arpl", "0-4", epochs=30, settings=LENGTH + more, grid=grid)
         for grid in ("table3", "table4", "table5")
     ]
-    return [request for request in wanted if (request.methods or "pmal") in methods]
+    return [one for one in wanted if set((one.methods or "pmal").split(",")) <= set(methods)]
 
 
 def main() -> None:
@@ -59,6 +58,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.0, help="0: until all is done")
     parser.add_argument("--jobs", type=int, default=4)
     parser.add_argument("--methods", default="softmax-long,softmax-ensemble,pmal", help="of the queue")
+    parser.add_argument("--set", dest="settings", default="", help="settings of all, separated by spaces")
     parser.add_argument("--data-root")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--work", type=Path, default=Path("runs") / "benchmark")
@@ -66,7 +66,8 @@ def main() -> None:
     parser.add_argument("--dry-run", action="store_true")
     args = parser.parse_args()
     places, display = Places(args.out, args.work, args.keep), Lines()
-    missing = missing_cells(all_cells(tuple(args.methods.split(",")), args.data_root), places, display)
+    wanted = all_cells(tuple(args.methods.split(",")), tuple(args.settings.split()), args.data_root)
+    missing = missing_cells(wanted, places, display)
     if args.dry_run:
         print("\n".join(one.cell.name for one in missing))
         return
@@ -79,10 +80,10 @@ def main() -> None:
         print("the time is up: the same command goes on")
 
 
-def all_cells(methods: tuple[str, ...], data_root: str | None) -> list[Planned]:
+def all_cells(methods: tuple[str, ...], more: tuple[str, ...], data_root: str | None) -> list[Planned]:
     """Every cell of these methods once, in the order of the queue."""
     found: dict[Cell, Planned] = {}
-    for request in queue(methods):
+    for request in queue(methods, more):
         for one in plan(request, data_root):
             found.setdefault(one.cell, one)
     return list(found.values())

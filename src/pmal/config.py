@@ -181,6 +181,8 @@ class TrainingConfig(Checked):
     """Epochs between two drops of the schedule steps."""
     label_smoothing: Share = 0.0
     """Share of the target probability spread over all classes."""
+    turned: Share = 0.0
+    """Share of each batch that is turned, as classes of their own, where images may be mirrored."""
     ema: Share = 0.0
     """Decay of an exponential moving average of the weights, used for everything after training. 0: off."""
     precision: str = "auto"
@@ -233,12 +235,6 @@ class OptimizationConfig(Checked):
     """Weight of the prototype loss next to the cross entropy."""
     distance: Annotated[str, OneOf(("point-to-set", "nearest"))] = "point-to-set"
     """point-to-set (attention over a class's prototypes) or nearest (the nearest prototype alone)."""
-    decoys: Annotated[int, Within(0)] = 0
-    """Images of no class, made from each batch, that are to be far from all prototypes."""
-    decoy_kind: str = "turned"
-    """How decoys are made, joined by +: turned, swapped (quadrants), mixed (two images)."""
-    decoy_entropy: Annotated[float, Within(0)] = 0.0
-    """Weight of the cross entropy of decoys with equal shares for all classes."""
     init: Annotated[str, OneOf(("warm", "scratch"))] = "warm"
     """warm (from the first classifier) or scratch (from new random weights)."""
     refresh: Annotated[int, Within(0)] = 0

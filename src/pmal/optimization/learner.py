@@ -12,9 +12,10 @@ from pmal.data.feeding.augmentation import augment, normalize
 from pmal.data.feeding.batches import ResidentImages
 from pmal.ensemble.classifier import Classifier
 from pmal.ensemble.embeddings import embed_images
+from pmal.ensemble.turning import Turning
 from pmal.optimization.bank import PrototypeBank, as_table
 from pmal.optimization.distances import DISTANCES
-from pmal.optimization.losses import decoy_loss, prototype_margin_loss
+from pmal.optimization.losses import prototype_margin_loss
 
 
 class PrototypeLearner(nn.Module):
@@ -26,12 +27,13 @@ class PrototypeLearner(nn.Module):
         bank: PrototypeBank,
         config: RunConfig,
         flip: bool,
+        turning: Turning | None = None,
     ) -> None:
         super().__init__()
         self.classifier, self.bank, self.settings = classifier, bank, config.optimization
         self.distance = DISTANCES[self.settings.distance]
         self.policy, self.flip = config.data.augmentation, flip
-        self.smoothing = config.training.label_smoothing
+        self.smoothing, self.turning = config.training.label_smoothing, turning
         # Prototypes that are not renewed at the first step have the embeddings of the initial weights.
         bank.fill(_embed(classifier, bank.images))
 
@@ -40,49 +42,28 @@ class PrototypeLearner(nn.Module):
 
         The prototypes join the batch without augmentation, so that batch norm treats both alike.
         """
-        model, due_R, settings = self.classifier, self.bank.due(), self.settings
+        model, due_R, turning = self.classifier, self.bank.due(), self.turning
         views = augment(images, self.policy, model.mean, model.std, self.flip)
+        views = views if turning is None else turning.turn(views)
         prototypes = normalize(self.bank.images[due_R], model.mean, model.std)
-        decoys = make_decoys(views, settings.decoys, settings.decoy_kind)
-        parts = [views, prototypes, decoys]
-        z_BD, z_RD, z_XD = model.encoder(torch.cat(parts)).split([len(part) for part in parts])
-        classification = cross_entropy(model.head(z_BD), labels, label_smoothing=self.smoothing)
-        if settings.decoys and settings.decoy_entropy:
-            uncertain = -model.head(z_XD).log_softmax(dim=1).mean()
-            classification = classification + settings.decoy_entropy * uncertain
+        z_BD, z_RD = model.encoder(torch.cat([views, prototypes])).split([len(views), len(prototypes)])
+        logits_BK, turned = model.head(z_BD), 0
+        if turning is None:
+            classification = cross_entropy(logits_BK, labels, label_smoothing=self.smoothing)
+        else:
+            turned = turning.count(len(labels))
+            classification = turning.loss(logits_BK, z_BD, labels, self.smoothing)
         # Not in mixed precision: a cosine of bfloat16 products has only two digits.
         with torch.autocast(images.device.type, enabled=False):
             prototypes_KTD = self.bank.renew(due_R, z_RD.float())
             distances_BK = self.distance(z_BD.float(), prototypes_KTD, self.bank.mask)
             separation = prototype_margin_loss(
-                distances_BK, labels, margin=settings.margin, temperature=settings.temperature
+                distances_BK[turned:],
+                labels[turned:],
+                margin=self.settings.margin,
+                temperature=self.settings.temperature,
             )
-            if settings.decoys:
-                distances_XK = self.distance(z_XD.float(), prototypes_KTD, self.bank.mask)
-                separation = separation + decoy_loss(distances_XK, temperature=settings.temperature)
-        return classification + settings.weight * separation
-
-
-def make_decoys(views_BCHW: Tensor, count: int, kinds: str) -> Tensor:
-    """Return images of no class, made from the first images of a batch, as many of each kind.
-
-    Args:
-        views_BCHW: augmented images in random order.
-        count: number of decoys.
-        kinds: joined by +. turned: by a quarter or three quarters of a circle; swapped: the quadrants change
-            places; mixed: the mean of two images.
-    """
-    names, found = kinds.split("+"), [views_BCHW[:0]]
-    each = count // len(names)
-    for index, name in enumerate(names if count else []):
-        x = views_BCHW[index * each : (index + 1) * each]
-        if name == "turned":
-            found += [x[0::2].rot90(1, (2, 3)), x[1::2].rot90(3, (2, 3))]
-        elif name == "swapped":
-            found += [x.roll((x.shape[2] // 2, x.shape[3] // 2), (2, 3))]
-        elif name == "mixed":
-            found += [(x + views_BCHW[len(views_BCHW) - each :]) / 2]
-    return torch.cat(found)
+        return classification + self.settings.weight * separation
 
 
 def embed_prototypes(model: Classifier, images_PCHW: Tensor, mask_KT: Tensor) -> Tensor:

@@ -1,6 +1,5 @@
 """The term that the second training adds to the cross entropy."""
 
-import torch
 from torch import Tensor
 
 from pmal.errors import UsageError
@@ -43,31 +42,6 @@ def prototype_margin_loss(
     own_B1 = distances.gather(1, labels[:, None])
     # The own class's column becomes the 1 inside the log, and the 0 of the hinge.
     gaps_BK = (own_B1 - distances + margin).scatter(1, labels[:, None], 0.0)
-    if temperature == 0:
-        return gaps_BK.amax(dim=1).mean()
-    return temperature * (gaps_BK / temperature).logsumexp(dim=1).mean()
-
-
-def decoy_loss(distances: Tensor, *, margin: float = 1.0, temperature: float = 0.0) -> Tensor:
-    """Return the mean loss of images of no class that are nearer to a class's prototypes than the margin.
-
-    With gap_k = margin - d(class k), the loss of an image is t log(1 + sum_k exp(gap_k / t)), k over all
-    classes; at temperature t = 0 it is the largest gap, or 0 if every gap is negative.
-
-    Args:
-        distances: distance of each image to each class's prototypes, (B, K).
-        margin: how far it should be from all of them.
-        temperature: as in `prototype_margin_loss`.
-
-    Returns:
-        The mean over the images, a scalar.
-
-    >>> import torch
-    >>> decoy_loss(torch.tensor([[0.4, 0.9], [1.2, 1.1]])).item()  # 1 - 0.4 and 0
-    0.30000001192092896
-    """
-    gaps_BK = margin - distances
-    gaps_BK = torch.cat([gaps_BK, gaps_BK.new_zeros(len(gaps_BK), 1)], dim=1)
     if temperature == 0:
         return gaps_BK.amax(dim=1).mean()
     return temperature * (gaps_BK / temperature).logsumexp(dim=1).mean()

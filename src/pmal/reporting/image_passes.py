@@ -21,4 +21,4 @@ def image_passes(config: RunConfig, num_classes: int) -> float:
 
     batch = config.training.batch_size
     joined = refresh_size(num_classes * config.mining.per_class, batch, config.optimization.refresh)
-    return first + config.second_training.epochs * (1 + (joined + config.optimization.decoys) / batch)
+    return first + config.second_training.epochs * (1 + joined / batch)
