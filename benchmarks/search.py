@@ -95,9 +95,8 @@ def main() -> None:
         running = {pool.submit(prepare, first, work): first for first in waiting}
         lengths = itertools.product(args.softmax, {one.split: one for one in all_tries(args)}.values())
         for length, one in lengths:
-            for text in args.softmax_set:
-                plain = dataclasses.replace(one, method="softmax", settings=text, length=length)
-                running[pool.submit(attempt, plain, work, args.scores)] = plain
+            plain = dataclasses.replace(one, method="softmax", settings="", length=length)
+            running[pool.submit(attempt, plain, work, args.scores)] = plain
         while running:
             done, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
@@ -187,38 +186,35 @@ def of_scores(metrics: dict, figure: str) -> dict:
 
 
 def keep_scores(one: Try, place: Path, folder: Path, session) -> None:
-    """What the network says of every test image, upright and turned by each quarter, as one .npz."""
+    """What the network, its mirror image and its first classifiers say of every test image, as one .npz."""
     import torch
 
-    from pmal._runtime.tensors import has_tensors, load_tensors
     from pmal.data.feeding.batches import ResidentImages
     from pmal.data.feeding.parts import open_part
+    from pmal.ensemble.classifiers import load_classifiers
     from pmal.ensemble.embeddings import embed_images
     from pmal.rejection.bundle.saving import load_model
     from pmal.rejection.scores import class_distances, neighbor_score
 
     model, task = load_model(place / "model", session.device), validation_task(one)
     shape, arrays = model.classifier.spec.image_shape, {}
-    stage = place / ("optimization" if one.method == "pmal" else "classifiers/0")
-    turning = load_tensors(stage / "turning")[0] if has_tensors(stage / "turning") else None
     for name, samples in (("known", task.test), ("unknown", task.unknown)):
         part = open_part("test", samples, shape, session)
-        upright = part.images.images
+        mirrored = ResidentImages(part.images.images.flip(3), session.device)
         arrays[f"{name}.labels"] = samples.labels
-        views = {f"turned{turn}": upright.rot90(turn, (2, 3)) for turn in range(4 if turning else 1)}
-        views["mirrored"] = upright.flip(3)
-        for view, images in views.items():
-            z_ND, logits_NK = embed_images(model.classifier, ResidentImages(images, session.device))
-            if turning:
-                logits_NK = torch.cat(
-                    [logits_NK, z_ND @ turning["layer.weight"].T + turning["layer.bias"]], 1
-                )
+        for view, images in (("plain", part.images), ("mirrored", mirrored)):
+            z_ND, logits_NK = embed_images(model.classifier, images)
             arrays[f"{name}.{view}.logits"] = logits_NK.numpy()
-            if model.reference is not None and view == "turned0":
+            arrays[f"{name}.{view}.length"] = torch.linalg.vector_norm(z_ND, dim=1).numpy()
+            if model.reference is not None:
                 on_device = z_ND.to(session.device)
-                arrays[f"{name}.distances"] = class_distances(on_device, model.reference).cpu().numpy()
+                arrays[f"{name}.{view}.distances"] = class_distances(on_device, model.reference).cpu().numpy()
                 nearest = neighbor_score(on_device, model.reference.training_ND)
-                arrays[f"{name}.neighbors"] = nearest.cpu().numpy()
+                arrays[f"{name}.{view}.neighbors"] = nearest.cpu().numpy()
+        if one.method == "pmal":
+            classifiers = load_classifiers(place / "classifiers", 2, task.class_names, session)
+            for index, classifier in enumerate(classifiers):
+                arrays[f"{name}.classifier{index}.logits"] = embed_images(classifier, part.images)[1].numpy()
     plain = {key: np.asarray(value).astype(np.float32) for key, value in arrays.items()}
     np.savez_compressed(folder / f"{one.problem}--{one.name}.npz", **plain)
 
@@ -268,7 +264,6 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--try", dest="tries", nargs="+", default=[""], help="settings, separated by spaces")
     parser.add_argument("--softmax", type=int, nargs="*", default=[], help="epochs of plain classifiers")
-    parser.add_argument("--softmax-set", nargs="+", default=[""], help="settings of those")
     parser.add_argument("--jobs", type=int, default=1, help="tries at a time")
     parser.add_argument("--data-root")
     parser.add_argument("--work", type=Path, help="where runs are kept; default: deleted at the end")

@@ -14,6 +14,9 @@ DEFAULT_LOSS = ("", "optimization.margin=0.5 optimization.weight=1")
 """The hinge with the paper's margin, as the problems of the sample and of the other sets name it."""
 
 
+LENGTH_SETTINGS = ("optimization.epochs", "optimization.refresh")
+
+
 def loss_table() -> str:
     """Losses of the second training: means over the problems of a set."""
     combined = {(row["problem"], row["settings"]): row["auroc"][DECIDING] for row in _score_rows()}
@@ -128,7 +131,24 @@ def teachers_table() -> str:
     return "\n".join(lines)
 
 
+def turned_table() -> str:
+    """Turned images as classes of their own: means over the problems of a set."""
+    groups, scores = defaultdict(list), (*SCORES, "combined")
+    for file in sorted((SEARCH / "turned").glob("*.json")):
+        for row in read_json(file)["rows"]:
+            words = [w for w in row["settings"].split() if not w.startswith(LENGTH_SETTINGS)]
+            groups[file.stem.split("-")[0], " ".join(words)].append(row)
+    lines = _head("data", "problems", "turned", "loss", "ACC", *_named(scores))
+    for (source, settings), rows in sorted(groups.items()):
+        share = next((w.partition("=")[2] for w in settings.split() if w.startswith("training.turned")), "0")
+        loss = _loss(" ".join(w for w in settings.split() if not w.startswith("training.")))
+        columns = [[row["accuracy"] for row in rows], *([row["auroc"][k] for row in rows] for k in scores)]
+        lines.append(_line(source, str(len(rows)), share, loss, *map(_mean, columns)))
+    return "\n".join(lines)
+
+
 SEARCH_TABLES = {
+    "search turned": turned_table,
     "search loss": loss_table,
     "search length": length_table,
     "search scores": scores_table,

@@ -181,8 +181,6 @@ class TrainingConfig(Checked):
     """Epochs between two drops of the schedule steps."""
     label_smoothing: Share = 0.0
     """Share of the target probability spread over all classes."""
-    turned: Share = 0.0
-    """Share of each batch that is turned, as classes of their own, where images may be mirrored."""
     ema: Share = 0.0
     """Decay of an exponential moving average of the weights, used for everything after training. 0: off."""
     precision: str = "auto"

@@ -30,7 +30,6 @@ from pmal.ensemble.classifier import (
 from pmal.ensemble.cost import network_cost
 from pmal.ensemble.heads import final_head
 from pmal.ensemble.job import Job
-from pmal.ensemble.turning import Turning, make_turning, save_turning, turning_of
 from pmal.errors import DataError, UsageError
 from pmal.methods import METHODS
 
@@ -70,8 +69,7 @@ def train_classifiers(job: Job) -> list[Classifier]:
         ]
         title = f"classifier{'s' * (len(group) > 1)} {', '.join(map(str, group))}"
         train_together(title, trainings, data, config.training, session)
-        for (index, model), training in zip(models.items(), trainings, strict=True):
-            save_turning(turning_of(training.model), places[index], ranks)
+        for index, model in models.items():
             save_classifier(places[index] / "weights", model, data.digest, ranks)
         classifiers |= {index: load(index) for index in group}
     return [classifiers[index] for index in places]
@@ -126,27 +124,12 @@ def make_learner(model: Classifier, config: RunConfig, flip: bool, seed: int) ->
         parts = model.head.training_parts(model)
     if parts is not None:
         parts.to(model.mean.device)
-    turning = make_turning(model, config.training, flip, seed)
-    if turning is not None:
-        return nn.ModuleList([model, turning]), turned_objective(model, turning, config, flip)
 
     def objective(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         views = augment(images, policy, model.mean, model.std, flip)
         return model.head.loss(model, views, labels, smoothing, parts)
 
     return model if parts is None else nn.ModuleList([model, parts]), objective
-
-
-def turned_objective(model: Classifier, turning: Turning, config: RunConfig, flip: bool) -> Objective:
-    """Return the cross entropy of classes and turned classes together."""
-    policy, smoothing = config.data.augmentation, config.training.label_smoothing
-
-    def objective(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        views = turning.turn(augment(images, policy, model.mean, model.std, flip))
-        z_BD = model.encoder(views)
-        return turning.loss(model.head(z_BD), z_BD, labels, smoothing)
-
-    return objective
 
 
 def change_head(first: Classifier, job: Job) -> Classifier:

@@ -12,7 +12,6 @@ from pmal.data.feeding.augmentation import augment, normalize
 from pmal.data.feeding.batches import ResidentImages
 from pmal.ensemble.classifier import Classifier
 from pmal.ensemble.embeddings import embed_images
-from pmal.ensemble.turning import Turning
 from pmal.optimization.bank import PrototypeBank, as_table
 from pmal.optimization.distances import DISTANCES
 from pmal.optimization.losses import prototype_margin_loss
@@ -27,13 +26,12 @@ class PrototypeLearner(nn.Module):
         bank: PrototypeBank,
         config: RunConfig,
         flip: bool,
-        turning: Turning | None = None,
     ) -> None:
         super().__init__()
         self.classifier, self.bank, self.settings = classifier, bank, config.optimization
         self.distance = DISTANCES[self.settings.distance]
         self.policy, self.flip = config.data.augmentation, flip
-        self.smoothing, self.turning = config.training.label_smoothing, turning
+        self.smoothing = config.training.label_smoothing
         # Prototypes that are not renewed at the first step have the embeddings of the initial weights.
         bank.fill(_embed(classifier, bank.images))
 
@@ -42,26 +40,17 @@ class PrototypeLearner(nn.Module):
 
         The prototypes join the batch without augmentation, so that batch norm treats both alike.
         """
-        model, due_R, turning = self.classifier, self.bank.due(), self.turning
+        model, due_R = self.classifier, self.bank.due()
         views = augment(images, self.policy, model.mean, model.std, self.flip)
-        views = views if turning is None else turning.turn(views)
         prototypes = normalize(self.bank.images[due_R], model.mean, model.std)
         z_BD, z_RD = model.encoder(torch.cat([views, prototypes])).split([len(views), len(prototypes)])
-        logits_BK, turned = model.head(z_BD), 0
-        if turning is None:
-            classification = cross_entropy(logits_BK, labels, label_smoothing=self.smoothing)
-        else:
-            turned = turning.count(len(labels))
-            classification = turning.loss(logits_BK, z_BD, labels, self.smoothing)
+        classification = cross_entropy(model.head(z_BD), labels, label_smoothing=self.smoothing)
         # Not in mixed precision: a cosine of bfloat16 products has only two digits.
         with torch.autocast(images.device.type, enabled=False):
             prototypes_KTD = self.bank.renew(due_R, z_RD.float())
             distances_BK = self.distance(z_BD.float(), prototypes_KTD, self.bank.mask)
             separation = prototype_margin_loss(
-                distances_BK[turned:],
-                labels[turned:],
-                margin=self.settings.margin,
-                temperature=self.settings.temperature,
+                distances_BK, labels, margin=self.settings.margin, temperature=self.settings.temperature
             )
         return classification + self.settings.weight * separation
 

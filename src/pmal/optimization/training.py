@@ -18,7 +18,6 @@ from pmal.config import RunConfig
 from pmal.ensemble.classifier import Classifier, load_classifier, save_classifier
 from pmal.ensemble.classifiers import untrained
 from pmal.ensemble.job import Job
-from pmal.ensemble.turning import load_turning, make_turning, save_turning
 from pmal.errors import DataError
 from pmal.mining.prototypes import PrototypeSet
 from pmal.optimization.bank import PrototypeBank, held_prototypes, refresh_size
@@ -79,8 +78,6 @@ def optimize_embedding(first: Classifier, prototypes: PrototypeSet, job: Job) ->
     if not has_tensors(folder / "weights", ranks):
         seed = stream(config.seed, "optimization")
         learner = make_prototype_learner(first, both, config, flip=job.flip, seed=seed, ranks=ranks)
-        if config.optimization.init == "warm":
-            load_turning(learner.turning, job.folder / "classifiers" / "0", ranks)
         train(
             "optimization",
             learner,
@@ -91,7 +88,6 @@ def optimize_embedding(first: Classifier, prototypes: PrototypeSet, job: Job) ->
             folder=folder,
             session=_logging_staleness(session, learner.bank),
         )
-        save_turning(learner.turning, folder, ranks)
         save_classifier(folder / "weights", learner.classifier, both.digest, ranks)
     finish(folder, ranks)
     return load_classifier(folder / "weights", session.device, first.spec.class_names, both.digest, ranks)
@@ -138,7 +134,7 @@ def make_prototype_learner(
         ranks,
     )
     model = model.use_channels_last().to(data.labels.device)
-    return PrototypeLearner(model, bank, config, flip, make_turning(model, config.training, flip, seed))
+    return PrototypeLearner(model, bank, config, flip)
 
 
 def _logging_staleness(session: Session, bank: PrototypeBank) -> Session:
