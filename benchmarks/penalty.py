@@ -4,11 +4,14 @@
 
 As in `benchmarks.search`, two of a split's known classes play the unknown ones, and a fifth of the training
 images is the test. Trains a small network by PMAL for each problem, and asks for several weights, as square
-and as straight line: how well left-out classes are told apart, and how much of made images is rejected.
+and as straight line, from a usual known image on or from one that is rarer than nineteen in twenty: how well
+left-out classes are told apart, and how much of made images is rejected.
 Writes benchmarks/results/search/penalty.json.
 """
 
 import argparse
+import itertools
+import math
 import tempfile
 from pathlib import Path
 
@@ -32,8 +35,10 @@ PROBLEMS = (("sample", 0, 0), ("sample", 1, 1), ("sample", 2, 2))
 PROBLEMS += (("cifar10", 0, 0), ("cifar10", 2, 1), ("cifar10", 4, 2))
 LIMIT = {"cifar10": "data.limit=400"}
 """Training images per class: a CPU trains them in a minute."""
-WEIGHTS = (0.0, 0.03, 0.1, 0.2, 0.4)
+WEIGHTS = (0.0, 0.03, 0.1, 0.2, 0.4, 1.0)
 POWERS = (1, 2)
+STARTS = (0.0, math.log(10))
+"""Units above a usual known image from which on typicality counts: the median and the 95 % quantile."""
 
 
 def main() -> None:
@@ -65,9 +70,9 @@ def measure(one: Try, folder: Path) -> list[dict]:
     images = {"known": known, "left out": unknown} | {name: make(known[:300]) for name, make in MADE.items()}
     scores = {name: near_and_far(model, pixels) for name, pixels in images.items()}
     return [
-        {"problem": one.problem, "weight": weight, "power": power} | figures(model, scores, weight, power)
-        for power in POWERS
-        for weight in WEIGHTS
+        {"problem": one.problem, "weight": weight, "power": power, "start": start}
+        | figures(model, scores, weight, power, start)
+        for start, power, weight in itertools.product(STARTS, POWERS, WEIGHTS)
     ]
 
 
@@ -76,13 +81,13 @@ def near_and_far(model: OpenSetModel, pixels: torch.Tensor) -> tuple[torch.Tenso
     return model.scores(z, logits)[model.rule.score], far.cpu()
 
 
-def figures(model: OpenSetModel, scores: dict, weight: float, power: int) -> dict:
+def figures(model: OpenSetModel, scores: dict, weight: float, power: int, start: float) -> dict:
     """What is rejected at 95 % acceptance, and the AUROC of the classes left out."""
     held = model.calibration.of(model.rule.score), model.calibration.of(TYPICALITY)
     scale = Penalty.fit(*held)
 
     def joint(near: torch.Tensor, far: torch.Tensor) -> torch.Tensor:
-        above = ((far - scale.usual) / scale.spread).clamp(min=0.0)
+        above = ((far - scale.usual) / scale.spread - start).clamp(min=0.0)
         return near + scale.unit * weight * above**power
 
     limit = conformal_threshold(joint(*held), 0.95).value
