@@ -230,9 +230,7 @@ class OpenSetModel:
         """Return the same calibration, with the penalty in its deciding score."""
         if self.penalty is None:
             return calibration
-        name = self.rule.score
-        joint_n = calibration.of(name) + self.penalty(calibration.of(TYPICALITY))
-        return replace(calibration, scores={**calibration.scores, name: joint_n})
+        return calibration.with_penalty(self.penalty, self.rule.score, TYPICALITY)
 
     @functools.cached_property
     def penalty(self) -> Penalty | None:

@@ -8,7 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pmal.rejection.calibration.thresholds import conformal_p_values, conformal_threshold
+from pmal.rejection.calibration.held_out import Calibration, _folds
+from pmal.rejection.calibration.thresholds import conformal_p_values, conformal_threshold, discoveries
 from pmal.rejection.typicality.penalty import WEIGHT, Penalty
 
 
@@ -18,6 +19,14 @@ def reference(near, far, known_near, known_far):
     spread = (np.quantile(known_far, 0.95) - np.quantile(known_far, 0.5)) / math.log(10)
     above = max(0.0, (far - np.quantile(known_far, 0.5)) / spread)
     return near + unit * WEIGHT * above**2
+
+
+def joint_calibration(near, far, linear=False):
+    """Return the calibration with the penalty in its score, and the penalty of new images."""
+    classes = torch.zeros(len(near), dtype=torch.int64)
+    penalty = Penalty.fit(near, far, linear)
+    held = Calibration({"logit": near, "typicality": far}, classes, None)
+    return held.with_penalty(penalty, "logit", "typicality"), penalty
 
 
 def test_the_joint_score_is_that_of_the_formula():
@@ -70,22 +79,54 @@ def test_scores_that_are_too_few_or_all_alike_give_no_scale():
     assert Penalty.fit(saturated, many).unit == pytest.approx(1 / math.log(10))
 
 
+def test_each_held_out_image_has_the_penalty_by_the_scale_of_the_others():
+    rng = np.random.default_rng(0)
+    near, far = rng.normal(size=57), rng.gamma(3.0, size=57)
+    found = joint_calibration(torch.from_numpy(near), torch.from_numpy(far))[0].of("logit")
+    for fold in _folds(57):
+        mine, rest = fold.numpy(), np.setdiff1d(np.arange(57), fold.numpy())
+        expected = [reference(near[i], far[i], near[rest], far[rest]) for i in mine]
+        np.testing.assert_allclose(found[fold].numpy(), expected, rtol=1e-9)
+
+
+def test_folds_without_a_scale_have_that_of_all():
+    near, far = torch.arange(3.0).double(), torch.tensor([0.0, 0.0, 5.0], dtype=torch.float64)
+    found, penalty = joint_calibration(near, far)  # without the last image, all are equally typical
+    torch.testing.assert_close(found.of("logit")[2], (near + penalty(far))[2])
+
+
+KINDS = [(related, heavy) for related in (0.0, 1.0, -1.0) for heavy in (False, True)]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("related", [0.0, 1.0, -1.0])
-def test_known_images_pass_as_promised(related):
-    """10,000 calibrations; the two scores of an image may be alike, opposed or independent."""
-    rng, accept, n = np.random.default_rng(0), 0.9, 49
-    near = torch.from_numpy(rng.normal(size=(10_000, n + 1)))
-    far = related * near + (1 - abs(related)) * torch.from_numpy(rng.normal(size=near.shape))
-    accepted, p_values = [], []
-    for one_near, one_far in zip(near, far, strict=True):
-        joint = (one_near + Penalty.fit(one_near[:-1], one_far[:-1])(one_far)).numpy()
-        accepted.append(joint[-1] <= conformal_threshold(joint[:-1], accept).value)
-        p_values.append(conformal_p_values(joint[:-1], joint[-1:])[0])
-    assert np.mean(accepted) >= accept - 0.01
-    assert accepted == [p > round(1 - accept, 12) for p in p_values]
-    for level in (0.05, 0.1, 0.3):
-        assert np.mean(np.array(p_values) <= level) <= level + 0.01
+def test_10_000_calibrations_accept_as_promised_and_bound_the_false_discoveries():
+    """Twenty held-out images, few enough that an image on a scale of its own would break the promise.
+
+    The two scores of an image are alike, opposed or independent, and typicality may have a long tail. The
+    last third of each batch is unknown.
+    """
+    rng, accept, fdr, n, batch, known = np.random.default_rng(0), 0.9, 0.2, 20, 30, 20
+    shares, false = {}, []
+    for i in range(10_000):
+        related, heavy = KINDS[i % len(KINDS)]
+        near = rng.normal(size=n + batch)
+        far = related * near + (1 - abs(related)) * rng.normal(size=n + batch)
+        far = np.exp(far) if heavy else far
+        near[n + known :] += 3
+        far[n + known :] += 5
+        near, far = torch.from_numpy(near), torch.from_numpy(far)
+        calibration, penalty = joint_calibration(near[:n], far[:n], linear=i % 4 > 1)
+        held, new = calibration.of("logit").numpy(), (near[n:] + penalty(far[n:])).numpy()
+        p_values, threshold = conformal_p_values(held, new), conformal_threshold(held, accept).value
+        assert ((p_values <= round(1 - accept, 12)) == (new > threshold)).all()
+        shares.setdefault((related, heavy, i % 4 > 1), []).append((new[:known] <= threshold).mean())
+        called = discoveries(p_values, fdr)
+        false.append(called[:known].sum() / max(called.sum(), 1))
+    assert len(shares) == 2 * len(KINDS)
+    for kind, share in shares.items():
+        error = np.std(share) / math.sqrt(len(share))
+        assert accept - 3 * error <= np.mean(share) <= accept + 0.02, kind
+    assert 0.02 < np.mean(false) <= fdr  # and not by calling nothing unknown
 
 
 def test_the_typicality_of_features_counts_from_the_first_unit_on_and_below():

@@ -83,7 +83,10 @@ def assemble(record: Record, tensors: Mapping[str, Mapping[str, Tensor]], folder
         network, record.class_names, record.rule, reference, record.gallery, pictures, calibration, typicality
     )
     if thresholds_in_effect(model) != record.thresholds:
-        raise DataError(f"{folder / RECORD}: its thresholds are not those that its rule gives: save it again")
+        raise DataError(
+            f"{folder / RECORD}: its thresholds are not those that its rule gives: save it again; "
+            "`pmal fit --out RUN --from calibration` does so for a run, without training"
+        )
     return model
 
 

@@ -11,6 +11,7 @@ import torch
 from pmal.errors import unknown_name
 from pmal.rejection.calibration.thresholds import Threshold, conformal_threshold, per_class_thresholds
 from pmal.rejection.scores import ScoreScale, combined_score
+from pmal.rejection.typicality.penalty import Penalty
 
 EMBEDDINGS_LIMIT = 10_000
 """Number of embeddings that are kept at most, so that a bundle stays small."""
@@ -78,6 +79,26 @@ class Calibration:
         step = -(-len(z_ND) // EMBEDDINGS_LIMIT)
         labels = None if labels_N is None else labels_N[::step].clone()
         return replace(self, z=z_ND[::step].clone(), labels=labels)
+
+    def with_penalty(self, penalty: Penalty, score: str, typicality: str) -> "Calibration":
+        """Return the calibration with the penalty in a score.
+
+        Each image is given the penalty by the scale of the images outside its fold. By a scale that it is a
+        part of itself, an image looks less unlike the others than a new one does, and the threshold would
+        accept fewer new images than it promises: of 20 images, 88.5 % instead of 90 %.
+
+        Args:
+            penalty: by the scale of all images. It stands in for that of a fold which has none.
+            score: name of the score.
+            typicality: name of the score that the penalty is for.
+        """
+        near_n, far_n = self.of(score), self.of(typicality)
+        joint_n = near_n + penalty(far_n)
+        for fold in _folds(len(near_n)):
+            rest = _without(fold, len(near_n))
+            other = Penalty.fit(near_n[rest], far_n[rest], penalty.linear) or penalty
+            joint_n[fold] = near_n[fold] + other(far_n[fold])
+        return replace(self, scores={**self.scores, score: joint_n})
 
     def threshold(self, score: str, accept: float) -> Threshold:
         """Return one threshold for all classes.
