@@ -3,8 +3,9 @@
     python -m benchmarks.failures --out benchmarks/results/failures/cpu.json
     python -m benchmarks.failures --only export --kinds write,rename --most 3
 
-A small C library (failing.c) is preloaded. A process that has imported everything forks a child for every n,
-which runs the command with the failure; then the command is run again without one. What must hold:
+A small C library (failing.c) is preloaded. A process that has run every command once forks a child for every
+n, which runs the command with the failure; then the command is run again without one. A file that is there
+already is added to, if it is of the same revision. What must hold:
 
 - the command succeeds all the same, or ends with one line that begins with "error:" and no traceback;
 - what was there before is there still, or the new in its place, whole;
@@ -12,6 +13,7 @@ which runs the command with the failure; then the command is run again without o
 """
 
 import argparse
+import contextlib
 import ctypes
 import hashlib
 import json
@@ -27,6 +29,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 KINDS = ("open", "write", "fsync", "rename", "unlink", "mmap", "memory")
 """As in failing.c: the number of each is its place."""
@@ -167,6 +170,14 @@ def _in_child(words: list[str], kind: int, n: int, notes: Path) -> int:
     return code
 
 
+def warm_up(words: list[str]) -> None:
+    """Import and compile, in this process, what the command needs: no child has to do it again."""
+    from pmal.cli import app
+
+    with open(os.devnull, "w") as void, contextlib.redirect_stdout(void), contextlib.redirect_stderr(void):
+        app(words, standalone_mode=False)
+
+
 def faults(job: Job, folder: Path, before: Digest, after: Digest, failed: Ended) -> list[str]:
     """Return what is wrong after a failure; the command is run again."""
     found = []
@@ -204,6 +215,7 @@ def try_job(name: str, kinds: list[str], most: int, case: Path, run: Path) -> di
         job.prepare(case, run)
         return case
 
+    warm_up(job.words(begin()))
     before = job.results(begin())
     whole = run_command(job.words(case))
     if whole.code:
@@ -272,23 +284,30 @@ def _try_all(asked: argparse.Namespace) -> int:
     from pmal._runtime.files import make_folder, write_json
     from pmal._runtime.manifest import code_revision, describe_environment
 
-    case, start, jobs = Path(os.environ["FAILING_UNDER"]), time.monotonic(), {}
+    case, start = Path(os.environ["FAILING_UNDER"]), time.monotonic()
     run = case.with_name("run")
     made = run_command([*FIT, "--out", str(run)])
     if made.code:
         raise SystemExit(made.error)
+    known = _earlier(asked.out, code_revision())
+    jobs: dict[str, dict[str, Any]] = known.get("commands", {})
     for name in asked.only.split(","):
-        jobs[name] = try_job(name, asked.kinds.split(","), asked.most, case, run)
+        tried = try_job(name, asked.kinds.split(","), asked.most, case, run)
+        kinds = {**jobs.get(name, {}), **tried}
+        jobs[name] = {kind: kinds[kind] for kind in KINDS if kind in kinds}
         if asked.out:
-            about = {
-                "revision": code_revision(),
-                "seconds": round(time.monotonic() - start),
-                "most": asked.most,
-            }
+            seconds = round(time.monotonic() - start) + known.get("seconds", 0)
+            about = {"revision": code_revision(), "seconds": seconds}
             hardware = describe_environment(torch.device("cpu"))["hardware"]
             make_folder(asked.out.parent)
-            write_json(asked.out, {**about, "hardware": hardware, "commands": jobs})
+            in_order = {command: jobs[command] for command in JOBS if command in jobs}
+            write_json(asked.out, {**about, "hardware": hardware, "commands": in_order})
     return int(any("fault" in kind for job in jobs.values() for kind in job.values()))
+
+
+def _earlier(out: Path | None, revision: str | None) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(out.read_text()) if out and out.is_file() else {}
+    return found if found.get("revision") == revision else {}
 
 
 if __name__ == "__main__":
