@@ -224,7 +224,8 @@ def try_job(name: str, kinds: list[str], most: int, case: Path, run: Path) -> di
     for kind in kinds:
         number = KINDS.index(kind)
         count = whole.counts[number]
-        chosen = sorted({1 + round(i * (count - 1) / max(1, most - 1)) for i in range(min(most, count))})
+        some = min(most, count)
+        chosen = sorted({1 + round(i * (count - 1) / max(1, some - 1)) for i in range(some)})
         ends: Counter[str] = Counter()
         listed = []
         for n in chosen:
