@@ -68,9 +68,10 @@ class Ended:
 
 
 def digest(folder: Path) -> Digest:
-    # One version more in the history of a model may stay of a change that failed.
+    # One version more in the history of a model may stay of a change that failed, and of one that did not
+    # what it replaced: the next change deletes it.
     files = [f.relative_to(folder) for f in sorted(folder.rglob("*")) if f.is_file() and f.name not in TIMES]
-    kept = [name for name in files if name.parts[0] != "versions"]
+    kept = [name for name in files if name.parts[0] not in ("versions", ".model.old")]
     return {str(name): hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in kept}
 
 
