@@ -123,6 +123,7 @@ def test_a_whole_fit_without_streams_leaves_no_word_in_its_files(tmp_path):
         torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nGPU 0 has"),
         RuntimeError("[enforce fail at alloc_cpu.cpp:118] DefaultCPUAllocator: can't allocate memory: you"),
         np._core._exceptions._ArrayMemoryError((9,), np.dtype(float)),
+        ImportError("x.so: failed to map segment from shared object"),
     ],
     ids=lambda error: type(error).__name__,
 )
