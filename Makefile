@@ -41,13 +41,18 @@ docs: $(VENV)/.installed-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo site: build/site/index.html
 
-# What is published: both archives, the wheel tried in an empty environment, all packages in it, checksums.
+# What is published: both archives, the wheel tried in an empty environment in which every package has the
+# checksum that requirements.txt names, the list of all packages, checksums.
+RELEASE_PIP := build/release/bin/pip --disable-pip-version-check install --quiet
 release: $(VENV)/.installed-dev
 	rm -rf dist build/release
 	$(PIP) 'build>=1.2'
 	$(BIN)/python -m build --quiet
 	$(BIN)/python -m venv build/release
-	build/release/bin/pip --disable-pip-version-check install --quiet -c constraints.txt dist/*.whl
+	$(RELEASE_PIP) --dry-run --ignore-installed --report build/release/report.json -c constraints.txt dist/*.whl
+	$(BIN)/python scripts/pin_hashes.py build/release/report.json > dist/requirements.txt
+	$(RELEASE_PIP) --require-hashes --requirement dist/requirements.txt
+	$(RELEASE_PIP) --no-deps dist/*.whl
 	cd build/release && OMP_NUM_THREADS=1 bin/pmal fit --epochs 1 --out sample --no-report
 	$(PIP) 'cyclonedx-bom>=5' && $(BIN)/cyclonedx-py environment build/release -o dist/sbom.json || \
 	  echo 'no list of packages: cyclonedx-bom cannot be installed here'

@@ -14,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/sendfile.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -105,8 +107,20 @@ int fsync(int fd) {
     return real(fd);
 }
 
+ssize_t sendfile(int to, int from, off_t *at, size_t size) {
+    REAL(sendfile);
+    if (fd_under(to) && fails(WRITE)) FAIL(ENOSPC);
+    return real(to, from, at, size);
+}
+
 int rename(const char *from, const char *to) {
     REAL(rename);
+    if (under(to) && fails(RENAME)) FAIL(EIO);
+    return real(from, to);
+}
+
+int link(const char *from, const char *to) {
+    REAL(link);
     if (under(to) && fails(RENAME)) FAIL(EIO);
     return real(from, to);
 }
@@ -115,6 +129,24 @@ int unlink(const char *path) {
     REAL(unlink);
     if (under(path) && fails(UNLINK)) FAIL(EIO);
     return real(path);
+}
+
+int rmdir(const char *path) {
+    REAL(rmdir);
+    if (under(path) && fails(UNLINK)) FAIL(EIO);
+    return real(path);
+}
+
+int unlinkat(int folder, const char *path, int flags) { /* whole folders are deleted by it */
+    REAL(unlinkat);
+    if ((under(path) || (*path != '/' && fd_under(folder))) && fails(UNLINK)) FAIL(EIO);
+    return real(folder, path, flags);
+}
+
+int mkdir(const char *path, mode_t mode) {
+    REAL(mkdir);
+    if (under(path) && fails(OPEN)) FAIL(ENOSPC);
+    return real(path, mode);
 }
 
 #define OPENED(name) \
@@ -132,13 +164,15 @@ OPENED(open64)
 
 void *mmap(void *at, size_t size, int protection, int flags, int fd, off_t offset) {
     REAL(mmap);
-    if (fd >= 0 && fd_under(fd) && fails(MMAP)) { errno = ENOMEM; return MAP_FAILED; }
+    int kind = fd >= 0 ? MMAP : MEMORY;
+    if ((fd >= 0 ? fd_under(fd) : size >= LARGE) && fails(kind)) { errno = ENOMEM; return MAP_FAILED; }
     return real(at, size, protection, flags, fd, offset);
 }
 
 void *mmap64(void *at, size_t size, int protection, int flags, int fd, off64_t offset) {
     REAL(mmap64);
-    if (fd >= 0 && fd_under(fd) && fails(MMAP)) { errno = ENOMEM; return MAP_FAILED; }
+    int kind = fd >= 0 ? MMAP : MEMORY;
+    if ((fd >= 0 ? fd_under(fd) : size >= LARGE) && fails(kind)) { errno = ENOMEM; return MAP_FAILED; }
     return real(at, size, protection, flags, fd, offset);
 }
 

@@ -3,8 +3,9 @@
     python -m benchmarks.failures --out benchmarks/results/failures/cpu.json
     python -m benchmarks.failures --only export --kinds write,rename --most 3
 
-A small C library (failing.c) is preloaded. A process that has imported everything forks a child for every n,
-which runs the command with the failure; then the command is run again without one. What must hold:
+A small C library (failing.c) is preloaded. A process that has run every command once forks a child for every
+n, which runs the command with the failure; then the command is run again without one. A file that is there
+already is added to, if it is of the same revision. What must hold:
 
 - the command succeeds all the same, or ends with one line that begins with "error:" and no traceback;
 - what was there before is there still, or the new in its place, whole;
@@ -12,6 +13,7 @@ which runs the command with the failure; then the command is run again without o
 """
 
 import argparse
+import contextlib
 import ctypes
 import hashlib
 import json
@@ -27,6 +29,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 KINDS = ("open", "write", "fsync", "rename", "unlink", "mmap", "memory")
 """As in failing.c: the number of each is its place."""
@@ -55,6 +58,8 @@ class Job:
     results: Callable[[Path], Digest]
     lines: int = 1
     """Of errors, at most."""
+    less: str = ""
+    """How a line begins that tells of a result with less in it."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +70,10 @@ class Ended:
 
 
 def digest(folder: Path) -> Digest:
-    # One version more in the history of a model may stay of a change that failed.
+    # One version more in the history of a model may stay of a change that failed, and of one that did not
+    # what it replaced: the next change deletes it.
     files = [f.relative_to(folder) for f in sorted(folder.rglob("*")) if f.is_file() and f.name not in TIMES]
-    kept = [name for name in files if name.parts[0] != "versions"]
+    kept = [name for name in files if name.parts[0] not in ("versions", ".model.old")]
     return {str(name): hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in kept}
 
 
@@ -120,6 +126,7 @@ JOBS = {
         lambda folder: ["export", str(folder / "run"), "--force"],
         _with_old_files,
         lambda f: digest(f / "run"),
+        less="not compared on the images of the run",
     ),
     "add-class": Job(
         lambda folder: ["add-class", str(folder / "run"), "new", str(folder / "images")],
@@ -167,10 +174,20 @@ def _in_child(words: list[str], kind: int, n: int, notes: Path) -> int:
     return code
 
 
+def warm_up(words: list[str]) -> None:
+    """Import and compile, in this process, what the command needs: no child has to do it again."""
+    from pmal.cli import app
+
+    with open(os.devnull, "w") as void, contextlib.redirect_stdout(void), contextlib.redirect_stderr(void):
+        app(words, standalone_mode=False)
+
+
 def faults(job: Job, folder: Path, before: Digest, after: Digest, failed: Ended) -> list[str]:
     """Return what is wrong after a failure; the command is run again."""
-    found = []
+    found, whole = [], after
     lines = [line for line in failed.error.splitlines() if line.startswith("error: ")]
+    if not failed.code and job.less and f"\n{job.less}" in f"\n{failed.error}":
+        after = job.results(folder)  # done with less, and it was said; the second run does all of it
     if failed.code > 0 and (not 1 <= len(lines) <= job.lines or "Traceback" in failed.error):
         found.append(f"no clear line: {failed.error[-600:]}")
     elif not failed.code and job.results(folder) != after:
@@ -182,6 +199,7 @@ def faults(job: Job, folder: Path, before: Digest, after: Digest, failed: Ended)
     if gone := [name for name in before if name in after and name not in left]:
         found.append(f"{gone[0]} is gone")
     again = run_command(job.words(folder))
+    after = whole
     if again.code and job.results(folder) != after:  # a class that is there already is not added again
         found.append(f"cannot go on: {again.error[-300:]}")
     elif job.results(folder) != after:
@@ -204,6 +222,7 @@ def try_job(name: str, kinds: list[str], most: int, case: Path, run: Path) -> di
         job.prepare(case, run)
         return case
 
+    warm_up(job.words(begin()))
     before = job.results(begin())
     whole = run_command(job.words(case))
     if whole.code:
@@ -212,7 +231,8 @@ def try_job(name: str, kinds: list[str], most: int, case: Path, run: Path) -> di
     for kind in kinds:
         number = KINDS.index(kind)
         count = whole.counts[number]
-        chosen = sorted({1 + round(i * (count - 1) / max(1, most - 1)) for i in range(min(most, count))})
+        some = min(most, count)
+        chosen = sorted({1 + round(i * (count - 1) / max(1, some - 1)) for i in range(some)})
         ends: Counter[str] = Counter()
         listed = []
         for n in chosen:
@@ -272,23 +292,30 @@ def _try_all(asked: argparse.Namespace) -> int:
     from pmal._runtime.files import make_folder, write_json
     from pmal._runtime.manifest import code_revision, describe_environment
 
-    case, start, jobs = Path(os.environ["FAILING_UNDER"]), time.monotonic(), {}
+    case, start = Path(os.environ["FAILING_UNDER"]), time.monotonic()
     run = case.with_name("run")
     made = run_command([*FIT, "--out", str(run)])
     if made.code:
         raise SystemExit(made.error)
+    known = _earlier(asked.out, code_revision())
+    jobs: dict[str, dict[str, Any]] = known.get("commands", {})
     for name in asked.only.split(","):
-        jobs[name] = try_job(name, asked.kinds.split(","), asked.most, case, run)
+        tried = try_job(name, asked.kinds.split(","), asked.most, case, run)
+        kinds = {**jobs.get(name, {}), **tried}
+        jobs[name] = {kind: kinds[kind] for kind in KINDS if kind in kinds}
         if asked.out:
-            about = {
-                "revision": code_revision(),
-                "seconds": round(time.monotonic() - start),
-                "most": asked.most,
-            }
+            seconds = round(time.monotonic() - start) + known.get("seconds", 0)
+            about = {"revision": code_revision(), "seconds": seconds}
             hardware = describe_environment(torch.device("cpu"))["hardware"]
             make_folder(asked.out.parent)
-            write_json(asked.out, {**about, "hardware": hardware, "commands": jobs})
+            in_order = {command: jobs[command] for command in JOBS if command in jobs}
+            write_json(asked.out, {**about, "hardware": hardware, "commands": in_order})
     return int(any("fault" in kind for job in jobs.values() for kind in job.values()))
+
+
+def _earlier(out: Path | None, revision: str | None) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(out.read_text()) if out and out.is_file() else {}
+    return found if found.get("revision") == revision else {}
 
 
 if __name__ == "__main__":

@@ -105,15 +105,17 @@ def ask(name: str, data: bytes, folder: Path) -> tuple[str, bool]:
     try:
         with impatient(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            read(path)
-        return "read", True
+            found = read(path)
+        return _kind(f"read {found}" if isinstance(found, str) else "read"), True
     except PmalError as error:
-        lines = str(error).replace(str(folder), "")
-        kind = "".join(c for c in lines if not c.isdigit())[:60]
-        return kind, "\n" not in lines
+        return _kind(str(error).replace(str(folder), "")), "\n" not in str(error)
     except BaseException as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
         return f"{type(error).__name__} at {Path(where.filename).name}:{where.lineno}: {error}"[:300], False
+
+
+def _kind(said: str) -> str:
+    return "".join(c for c in said if not c.isdigit())[:60]
 
 
 def fuzz(name: str, seconds: float, seed: int, found: Path, state: Path) -> None:
@@ -133,7 +135,7 @@ def fuzz(name: str, seconds: float, seed: int, found: Path, state: Path) -> None
             state.with_suffix(".input").write_bytes(data)
             said, sound = ask(name, data, Path(folder))
             counts["inputs"] += 1
-            counts["answered"] += said == "read"
+            counts["answered"] += said.startswith("read")
             if said not in seen and len(corpus) < MOST_KEPT:
                 corpus.append(data)
                 if not sound:

@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from benchmarks.fuzz_http import read_http, requests
+
 Read = Callable[[Path], object]
 Seeds = Callable[[Path], Iterable[bytes]]
 """Given an empty folder: the contents of good files."""
@@ -215,14 +217,18 @@ def _images(folder: Path) -> Iterable[bytes]:
 def _read_image(path: Path) -> object:
     from pmal.data.decoding.decode import decode, decode_fitted, examine, verify
     from pmal.data.samples import BadImage
+    from pmal.errors import DataError
 
-    data, last = path.read_bytes(), None
-    for look in (decode, verify, lambda d: decode_fitted(d, 8, 1), lambda d: examine(d, 8)):
+    data = path.read_bytes()
+    for look in (verify, lambda d: decode_fitted(d, 8, 1), lambda d: examine(d, 8), decode):
         try:
-            last = look(data)
-        except BadImage:
-            continue
-    return last
+            found = look(data)
+        except BadImage as reason:
+            refused = str(reason)
+            found = None
+    if found is None:
+        raise DataError(refused)
+    return found
 
 
 def _onnx(folder: Path) -> Iterable[bytes]:
@@ -240,6 +246,32 @@ def _read_onnx(path: Path) -> object:
     from pmal.serving.onnx.onnx_model import OnnxHeader
 
     return OnnxHeader.from_metadata(read_metadata(path.read_bytes()))
+
+
+def _tables(folder: Path) -> Iterable[bytes]:
+    yield b"file,group,name\na.png,1,fox\nb.png,1,fox\nc.png,2,\n"
+    yield b'\xef\xbb\xbffile,name\n"a, b.png","owl"\n'
+
+
+def _read_table(path: Path) -> object:
+    from pmal.reporting.page.discovery.names_table import read_names
+
+    return read_names(path)
+
+
+def _rows_json(folder: Path) -> Iterable[bytes]:
+    yield json.dumps({"embeddings": ROWS.tolist()}).encode()
+
+
+def _read_rows_json(path: Path) -> object:
+    from pmal.errors import DataError
+    from pmal.serving.http.requests.refusals import Refused
+    from pmal.serving.http.requests.row_requests import pack_rows
+
+    try:
+        return pack_rows(path.read_bytes(), 64)
+    except Refused as refused:
+        raise DataError(refused.reason) from None
 
 
 READERS: dict[str, tuple[str, Seeds, Read]] = {
@@ -261,6 +293,9 @@ READERS: dict[str, tuple[str, Seeds, Read]] = {
     "lists": ("list.txt", _lists, _read_lists),
     "images": ("image", _images, _read_image),
     "ONNX metadata": ("x.onnx", _onnx, _read_onnx),
+    "CSV of names": ("names.csv", _tables, _read_table),
+    "JSON of rows": ("rows.json", _rows_json, _read_rows_json),
+    "HTTP": ("request", requests, read_http),
 }
 """By name: what the file is called, good ones, and how it is read."""
 

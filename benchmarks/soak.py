@@ -3,13 +3,15 @@
     --clients 50     good and bad requests mixed, all the time, on loopback addresses
     --note TEXT      what else the machine was doing
 
-Every 5 s one event, in turn: a reload, a damaged model at a reload, a full disk, idle connections, a kill of
-the process with a new one in its place. A full disk is a limit of 0 bytes on every file that the process
-writes. Writes benchmarks/results/service/soak.json. Fails where an answer was wrong, or memory grew.
+Every 5 s one event, in turn: a reload, a damaged model at a reload, a full disk, idle connections; and twice
+in all a kill of the process, with a new one in its place. A full disk is a limit of 0 bytes on every file
+that the process writes. Writes benchmarks/results/service/soak.json. Fails where an answer was wrong, or
+memory grew.
 """
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import resource
@@ -32,7 +34,9 @@ from pmal._runtime.files import make_folder, write_json
 from pmal._runtime.manifest import describe_environment
 
 MOST_MINUTES, EVENT_SECONDS, IDLE = 240.0, 5.0, 300
-FLAT = 0.05
+LIVES = 3
+SETTLED_SECONDS, FLAT = 600, 0.05
+"""After so long, or half the life of a process if that is less, its memory may grow by this share."""
 
 
 class Soaked:
@@ -55,9 +59,12 @@ class Soaked:
         self.memory.append([])
         return process
 
-    def watch(self) -> None:
-        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
-        self.memory[-1].append(pages * os.sysconf("SC_PAGE_SIZE") / 1e6)
+    async def watch(self) -> None:
+        while True:
+            with contextlib.suppress(OSError):  # between a kill and the next process
+                pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+                self.memory[-1].append(pages * os.sysconf("SC_PAGE_SIZE") / 1e6)
+            await asyncio.sleep(1)
 
     async def reload(self) -> None:
         self.process.send_signal(signal.SIGHUP)
@@ -92,9 +99,12 @@ class Soaked:
         self.process = await asyncio.to_thread(self.start)
 
     def growth(self) -> float:
-        """The largest growth of a process that lived long, after a third of its life."""
-        lives = [life for life in self.memory if len(life) >= 30]
-        return max((max(life[-3:]) / max(life[: len(life) // 3]) - 1 for life in lives), default=0.0)
+        """The largest growth of a process after it had settled; there is a figure for each second."""
+        found = []
+        for life in self.memory:
+            settled = min(SETTLED_SECONDS, len(life) // 2)
+            found += [max(life[settled:]) / max(life[:settled]) - 1] if settled else []
+        return max(found, default=0.0)
 
 
 async def soak(service: Soaked, files: list[bytes], clients: int, seconds: float) -> dict[str, Any]:
@@ -103,18 +113,19 @@ async def soak(service: Soaked, files: list[bytes], clients: int, seconds: float
     tally, end = Tally(), time.monotonic() + seconds
     load = asyncio.create_task(keep_asking(service, files, expected, clients, end, tally))
     plan = (service.reload, service.reload_damaged, service.fill_disk, service.stay_idle)
+    watch = asyncio.create_task(service.watch())
     turns = int(seconds / EVENT_SECONDS)
     for turn in range(turns):
-        event = service.kill if turn % 20 == 19 else plan[turn % len(plan)]
+        is_last = turn % max(1, turns // LIVES) == turns // LIVES - 1 and turn < turns - turns // LIVES
+        event = service.kill if is_last else plan[turn % len(plan)]
         begin = time.monotonic()
         await event()
         service.events[event.__name__] += 1
-        while time.monotonic() < min(begin + EVENT_SECONDS, end):
-            service.watch()
-            await asyncio.sleep(1)
+        await asyncio.sleep(max(0.0, min(begin + EVENT_SECONDS, end) - time.monotonic()))
         if time.monotonic() >= end:
             break
     await load
+    watch.cancel()
     again = await single_answers(service.port, files)
     tally.wrong += ["after the load, another answer"] if again != expected else []
     return {

@@ -35,6 +35,21 @@ def _open_streams() -> None:
                 os.close(void)
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115
+    if type(sys.stderr) is io.TextIOWrapper:
+        sys.stderr = _Unheard(io.BufferedWriter(io.FileIO(2, "w", closefd=False)), line_buffering=True)
+
+
+class _Unheard(io.TextIOWrapper):
+    """Standard error, which may be closed or on a full disk: the work goes on, and is no failure."""
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            super().write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            super().flush()
 
 
 def _command() -> None:

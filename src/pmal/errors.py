@@ -62,7 +62,14 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-_NO_MEMORY = ("out of memory", "t allocate memory", "annot allocate memory", "not enough memory", "bad alloc")
+_NO_MEMORY = (
+    "out of memory",
+    "t allocate memory",
+    "annot allocate memory",
+    "not enough memory",
+    "bad alloc",
+    "failed to map segment",  # of a library that is imported late
+)
 
 
 def out_of_memory(error: Exception) -> str | None:
@@ -73,7 +80,8 @@ def out_of_memory(error: Exception) -> str | None:
     """
     first = (str(error).strip() or "no room").splitlines()[0]
     ran_out = isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM
-    if not ran_out and not (isinstance(error, RuntimeError) and any(words in first for words in _NO_MEMORY)):
+    told = isinstance(error, RuntimeError | ImportError) and any(words in first for words in _NO_MEMORY)
+    if not ran_out and not told:
         return None
     fix = "lower training.batch_size, --memory-limit or --workers"
     return f"out of memory ({first[:120]}): {fix}"

@@ -2,11 +2,18 @@ import json
 
 import pytest
 import torch
-from safetensors import SafetensorError
+from safetensors.torch import save_file
 
 from pmal._runtime.files import sha256
-from pmal._runtime.tensors import delete_tensors, has_tensors, load_tensors, read_about, save_tensors
-from pmal.errors import DataError, PmalError
+from pmal._runtime.tensors import (
+    delete_tensors,
+    has_tensors,
+    load_tensors,
+    read_about,
+    save_tensors,
+    write_safetensors,
+)
+from pmal.errors import DataError
 
 
 @pytest.fixture
@@ -103,12 +110,30 @@ def test_a_file_of_another_kind_is_refused_even_with_its_checksum(saved):
 
 def test_tensors_that_cannot_be_written_are_told_by_file(saved, monkeypatch):
     def fail(*_):
-        raise SafetensorError("no room")
+        raise OSError(28, "no room")
 
-    monkeypatch.setattr("pmal._runtime.tensors.save_file", fail)
-    with pytest.raises(PmalError, match=r"weights\.next\.safetensors: cannot be written \(no room\)"):
+    monkeypatch.setattr("pmal._runtime.tensors._write_all", fail)
+    with pytest.raises(OSError, match="no room") as caught:
         save_tensors(saved / "weights", {"w": torch.zeros(1)}, {})
+    assert caught.value.filename == str(saved / "weights.next.safetensors")
     assert load_tensors(saved / "weights")[1] == {"step": 3}
+    assert sorted(file.name for file in saved.iterdir()) == ["weights.json", "weights.safetensors"]
+
+
+def test_a_file_has_the_bytes_that_safetensors_writes(tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(), (0,), (3,), (2, 5), (1, 0, 4), (7, 1, 2)]
+    kinds = [torch.bool, torch.uint8, torch.int8, torch.int16, torch.float16, torch.bfloat16, torch.int32]
+    tensors = {
+        f'{name} "{i}"\n': (100 * torch.rand(shape, generator=generator)).to(kind)
+        for name in ("z", "\u00e9")
+        for i, kind in enumerate([*kinds, torch.float32, torch.float64, torch.int64])
+        for shape in [shapes[(i + len(name)) % len(shapes)]]
+    }
+    for metadata in (None, {"model.json": "\u00e9\t"}):
+        save_file(tensors, tmp_path / "theirs", metadata)
+        write_safetensors(tmp_path / "ours", tensors, metadata)
+        assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
 
 
 def test_a_view_is_saved_as_what_it_shows(tmp_path):

@@ -6,6 +6,7 @@ import tomllib
 import pytest
 
 import pmal
+from scripts.pin_hashes import pinned
 from tests.support.documented import PAGES, ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -40,6 +41,19 @@ def test_workflows_use_targets_and_versions_that_are_there():
         line for line in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", line)
     ]
     assert PROJECT["requires-python"] == f">={versions[0]}"
+
+
+def test_packages_of_a_release_are_pinned_by_checksum():
+    def package(name, **about):
+        return {"metadata": {"name": name, "version": "1"}, "download_info": {"url": "x", **about}}
+
+    summed = {"archive_info": {"hashes": {"sha256": "ab"}}}
+    report = {
+        "install": [package("pmal", dir_info={}), package("torch", **summed), package("Rich", **summed)]
+    }
+    assert pinned(report) == "Rich==1 --hash=sha256:ab\ntorch==1 --hash=sha256:ab\n"
+    with pytest.raises(ValueError, match=r"rich 1: .* no SHA-256"):
+        pinned({"install": [package("rich", archive_info={})]})
 
 
 def test_issue_forms_ask_for_something():

@@ -98,6 +98,14 @@ def test_closed_streams_change_nothing_but_that_nobody_reads_them(tmp_path, clos
     assert subprocess.run(["sh", "-c", words], capture_output=True).returncode == 3
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+def test_standard_error_on_a_full_disk_is_no_failure(tmp_path):
+    Image.new("L", (12, 12)).save(tmp_path / "x.png")
+    golden = Path(__file__).with_name("golden") / "0.2" / "model.onnx"
+    words = f"exec {sys.executable} -m pmal predict {golden} {tmp_path / 'x.png'} 2>/dev/full"
+    assert subprocess.run(["sh", "-c", words], capture_output=True).returncode == 0
+
+
 def test_a_whole_fit_without_streams_leaves_no_word_in_its_files(tmp_path):
     words = " ".join(
         [sys.executable, "-m", "pmal", "fit", "--out", str(tmp_path / "run"), *SHORT, ">&- 2>&-"]
@@ -115,6 +123,7 @@ def test_a_whole_fit_without_streams_leaves_no_word_in_its_files(tmp_path):
         torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nGPU 0 has"),
         RuntimeError("[enforce fail at alloc_cpu.cpp:118] DefaultCPUAllocator: can't allocate memory: you"),
         np._core._exceptions._ArrayMemoryError((9,), np.dtype(float)),
+        ImportError("x.so: failed to map segment from shared object"),
     ],
     ids=lambda error: type(error).__name__,
 )

@@ -6,17 +6,34 @@ written last: it always points to a complete tensor file, whenever the process d
 If several processes share a run, the first reads and writes for all: the others may see other folders.
 """
 
+import json
 from collections.abc import Mapping
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from pmal._runtime.files import atomic_path, read_json, sha256, write_json
 from pmal._runtime.processes.ranks import ALONE, Ranks
-from pmal.errors import DataError, PmalError
+from pmal.errors import DataError
+
+_WRITTEN = {
+    torch.bool: "BOOL",
+    torch.uint8: "U8",
+    torch.int8: "I8",
+    torch.int16: "I16",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int32: "I32",
+    torch.float32: "F32",
+    torch.float64: "F64",
+    torch.int64: "I64",
+}
+_KINDS = tuple(_WRITTEN)
+"""As safetensors sorts them, the last first."""
 
 
 def save_tensors(
@@ -38,16 +55,34 @@ def _write(path: Path, tensors: Mapping[str, torch.Tensor], about: Mapping[str, 
     # Two alternating names: the file that the JSON points to is never the one being written.
     names = [f"{path.name}.safetensors", f"{path.name}.next.safetensors"]
     new = path.parent / names[old is not None and old.name == names[0]]
-    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with atomic_path(new) as temporary:
-            save_file(plain, temporary)
-    except SafetensorError as error:
-        raise PmalError(f"{new}: cannot be written ({error})") from None
+    write_safetensors(new, tensors)
     write_json(_json_path(path), {"tensors": new.name, "sha256": sha256(new), "about": dict(about)})
     if old is not None:
         old.unlink(missing_ok=True)
+
+
+def write_safetensors(
+    path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None
+) -> None:
+    """Write a safetensors file, with the bytes that the library of that name would write.
+
+    The library itself ends the process where it gets no memory; here that is a `MemoryError`.
+    """
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    order, begin = sorted(plain, key=lambda name: (-_KINDS.index(plain[name].dtype), name)), 0
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    for name in order:
+        tensor, end = plain[name], begin + plain[name].nbytes
+        kind, shape = _WRITTEN[tensor.dtype], list(tensor.shape)
+        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [begin, end]}
+        begin = end
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with atomic_path(path) as temporary, open(temporary, "wb", buffering=0) as file:
+        _write_all(file, len(text).to_bytes(8, "little") + text)
+        for name in order:
+            _write_all(file, plain[name].reshape(-1).view(torch.uint8).numpy().data)
 
 
 def load_tensors(path: Path, ranks: Ranks = ALONE) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
@@ -62,6 +97,13 @@ def load_tensors(path: Path, ranks: Ranks = ALONE) -> tuple[dict[str, torch.Tens
 def read_about(path: Path) -> dict[str, Any]:
     """Return the JSON saved with the tensors, without reading these; empty if there are none."""
     return _entry(path)[2] if has_tensors(path) else {}
+
+
+def _write_all(file: FileIO, data: bytes | memoryview) -> None:
+    """Write without a buffer of our own: a file may take less than all at once."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[file.write(rest) :]
 
 
 def _entry(path: Path) -> tuple[Path, str, dict[str, Any]]:

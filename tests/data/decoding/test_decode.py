@@ -16,6 +16,7 @@ from PIL import Image, ImageOps
 from PIL.JpegImagePlugin import JpegImageFile
 from sklearn.datasets import load_sample_images
 
+from pmal.data.decoding import decode as decode_module
 from pmal.data.decoding.decode import (
     REDUCED_MARGIN,
     decode,
@@ -51,6 +52,19 @@ def png_header(width: int, height: int) -> bytes:
 
 
 # -- what is decoded --
+
+
+def test_no_memory_for_an_image_is_no_fault_of_the_image(monkeypatch) -> None:
+    def fail(_: object) -> None:
+        raise MemoryError
+
+    png = encode_png(np.zeros((4, 4, 3), np.uint8))
+    monkeypatch.setattr(decode_module, "_upright", fail)
+    with pytest.raises(BadImage):  # there is room: the file asks for more than its header says
+        decode(png)
+    monkeypatch.setattr(decode_module, "_PIXEL_BYTES", 1 << 58)
+    with pytest.raises(MemoryError):
+        decode(png)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Folders of class folders: what becomes a sample, with which id and label, and what is refused."""
 
+import errno
 import os
 import pickle
 import tracemalloc
@@ -195,6 +196,20 @@ def test_encoded_gives_the_original_bytes(tmp_path: Path) -> None:
     store = open_folder(tmp_path).train.store
     assert isinstance(store, FileStore)
     assert store.encoded(0) == image.read_bytes()
+
+
+def test_an_image_is_not_left_out_because_the_process_has_no_room(tmp_path: Path, monkeypatch) -> None:
+    make_tree(tmp_path, {"a/1": 5, "a/2": 6})
+    store = open_folder(tmp_path).train.store
+    for number, kind in ((errno.EMFILE, OSError), (errno.ENOMEM, OSError), (errno.EIO, BadImage)):
+
+        def fail(name: str, *_: object, number: int = number) -> None:
+            raise OSError(number, os.strerror(number), name)
+
+        with monkeypatch.context() as patch:
+            patch.setattr("builtins.open", fail)
+            with pytest.raises(kind, match=os.strerror(number)):
+                store.encoded(0)
 
 
 def test_a_giant_file_is_not_read_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

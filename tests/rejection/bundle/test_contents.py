@@ -151,6 +151,12 @@ def test_a_network_of_gigabytes_is_refused_before_it_takes_any(folder, monkeypat
     assert len(made) < 1000
 
 
+def test_images_of_gigabytes_are_refused_before_one_is_made(folder):
+    forge_record(folder, lambda content: content["network"].update(image_size=10**6))
+    with pytest.raises(DataError, match=r"model\.json: an image of 1000000 x 1000000 pixels: takes"):
+        load(folder)
+
+
 def test_thresholds_that_the_scores_do_not_give(folder):
     edit_tensors(folder, "calibration.safetensors", swap("scores.distance", lambda t: t + 1))
     with pytest.raises(DataError, match=r"model\.json: its thresholds"):

@@ -83,10 +83,21 @@ def fail(*_):
 
 def test_a_full_disk_keeps_the_old(folder, monkeypatch):
     before = answers(folder)
-    monkeypatch.setattr("pmal.rejection.bundle.saving.save_file", fail)
+    monkeypatch.setattr("pmal.rejection.bundle.saving.write_safetensors", fail)
     with pytest.raises(PmalError, match=r"model: cannot be written .No space left on device"):
         save_model(folder, make_model(make_network(1)))
     assert torch.equal(answers(folder), before)
+    assert listing(folder.parent) == ["model"]
+
+
+def test_an_old_model_that_cannot_be_deleted_is_deleted_by_the_next_save(folder, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr("pmal.rejection.bundle.layout.shutil.rmtree", fail)
+        save_model(folder, make_model(make_network(1)))
+    assert listing(folder.parent) == [".model.old", "model"]
+    after = answers(folder)
+    save_model(folder, make_model(make_network(1)))
+    assert torch.equal(answers(folder), after)
     assert listing(folder.parent) == ["model"]
 
 
@@ -132,7 +143,7 @@ def test_a_killed_process_leaves_the_old_or_the_new_or_both(folder, tmp_path, mo
     else:
         assert torch.equal(answers(folder), old if calls < 6 else new)
     # What was left does not stand in the way of the next save, which fails here: the best of both stays.
-    monkeypatch.setattr("pmal.rejection.bundle.saving.save_file", fail)
+    monkeypatch.setattr("pmal.rejection.bundle.saving.write_safetensors", fail)
     with pytest.raises(PmalError, match="No space left"):
         save_model(folder, make_model(make_network(2)))
     assert torch.equal(answers(folder), old if calls < 7 else new)

@@ -121,6 +121,24 @@ def test_what_is_not_http_is_told_in_json(plain, sent):
     assert predict(port, png(0)).status == 200
 
 
+def test_many_requests_in_one_piece_are_answered_and_a_bad_one_after_them_is_told(plain, caplog):
+    asked, bad = (
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nA: " + b"b" * 500 + b"\r\n\r\n",
+        b"hello\r\n\r\n",
+    )
+    with connect(plain[1], asked * 400) as client:  # more than what the headers of one may have
+        text = b""
+        while text.count(b'{"status":"ok"}') < 400:
+            text += (piece := client.recv(65536))
+            assert piece
+        client.sendall(bad)
+        assert reply_of(client)[0] == 400
+    with connect(plain[1], asked * 400):
+        pass  # gone before the answers
+    assert predict(plain[1], png(0)).status == 200
+    assert not caplog.records
+
+
 @pytest.mark.parametrize("head", [b"A: " + bytes(200_000), b"A: b\r\n" * 30_000], ids=["long", "many"])
 def test_headers_without_end_are_refused(plain, head):
     with connect(plain[1]) as client:

@@ -90,6 +90,9 @@ _DAMAGE = (
     Image.DecompressionBombError,
 )
 
+_PIXEL_BYTES = 24
+"""What a pixel takes while its image is decoded, at most."""
+
 _MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
 """A marker, also within the pixels of a JPEG, where a 0 follows each plain 255. Restarts are excluded."""
 _ALONE, _END, _SCAN = (0x01, 0xD8), 0xD9, 0xDA
@@ -212,16 +215,20 @@ def _read(data: bytes, max_pixels: int, use: Callable[[ImageFile], Result]) -> R
     """Check the header and size of an image, and return what `use` makes of it."""
     if not data:
         raise BadImage("empty file")
-    reader = reader_of(data)
+    reader, size = reader_of(data), (0, 0)
     with _quiet_pillow():
         try:
             # Not `Image.open`: its own pixel limit can only be lifted by a global variable of Pillow.
-            _check_size(_canvas_size(reader, data), max_pixels)
+            size = _canvas_size(reader, data)
+            _check_size(size, max_pixels)
             with reader(io.BytesIO(data)) as image:
-                _check_size(image.size, max_pixels)
+                size = image.size
+                _check_size(size, max_pixels)
                 _check_hidden_work(image, data, max_pixels)
                 return use(image)
         except _DAMAGE as error:
+            if isinstance(error, MemoryError):
+                bytearray(_PIXEL_BYTES * size[0] * size[1])  # fails, too, if the image is not at fault
             raise BadImage(f"{reader.format}: {_reason(error)}") from error
 
 

@@ -49,6 +49,8 @@ def only_present(labels_N: NDArray[np.int64], names: Names, what: str) -> tuple[
     (array([0, 1, 0]), ('5', '9'))
     """
     present, indices_N = np.unique(labels_N, return_inverse=True)
+    if not len(present):
+        raise DataError(f"{what}: no samples: two classes or more are needed")
     if len(present) < 2:
         only = int(present[0])
         raise DataError(

@@ -8,6 +8,7 @@ the quarantine with its reason, so that the counts add up. Hidden files and fold
 desktops, are no samples. A sample's id is the rank of its path among the sorted paths of its part.
 """
 
+import errno
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -27,6 +28,8 @@ _DROPPINGS = frozenset({"Thumbs.db", "desktop.ini"})
 
 MAX_FILE_BYTES = 1 << 29
 """Larger than any image within the pixel limit; a file above it is not read into memory."""
+_OURS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""Reasons that say nothing about a file: without it, others would be trained on."""
 
 
 class PathTable:
@@ -65,8 +68,11 @@ class FileStore:
         """Return the bytes of the file. Raises `BadImage`."""
         try:
             with open(os.path.join(self.root, self.paths[row]), "rb") as file:
-                data = file.read(MAX_FILE_BYTES + 1)
+                # Not more than the file has: room for all that is asked for is requested before it is read.
+                data = file.read(min(MAX_FILE_BYTES, os.fstat(file.fileno()).st_size) + 1)
         except OSError as error:
+            if error.errno in _OURS:
+                raise
             raise BadImage(f"cannot be read: {error.strerror}") from error
         if len(data) > MAX_FILE_BYTES:
             raise BadImage(f"larger than {MAX_FILE_BYTES >> 20} MiB")

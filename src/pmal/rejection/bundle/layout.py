@@ -52,7 +52,8 @@ def replaced_folder(folder: Path) -> Iterator[Path]:
                 yield new
                 _move_into_place(new, folder)
             finally:
-                _tidy(folder)
+                with contextlib.suppress(OSError):  # what cannot be deleted now is, by the next save
+                    _tidy(folder)
     except OSError as error:
         raise PmalError(f"{folder}: cannot be written ({error.strerror or error})") from None
 

@@ -19,11 +19,12 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, save_file
+from safetensors.torch import load
 from torch import Tensor
 
-from pmal._runtime.files import atomic_path, sha256, write_json
-from pmal.errors import DataError, PmalError, UsageError
+from pmal._runtime.files import sha256, write_json
+from pmal._runtime.tensors import write_safetensors
+from pmal.errors import DataError, UsageError
 from pmal.rejection.bundle.contents import assemble, collect, tensor_files
 from pmal.rejection.bundle.layout import (
     JSON_LIMIT,
@@ -55,7 +56,8 @@ def save_model(folder: Path, model: OpenSetModel) -> None:
     with replaced_folder(folder) as new:
         write_json(new / RECORD, content)
         for name, named in tensors.items():
-            _write_tensors(new / name, named, sha256(new / RECORD))
+            # One entry of metadata: the order of several would change from one save to the next.
+            write_safetensors(new / name, named, {RECORD: sha256(new / RECORD)})
         write_json(new / SUMS, {name: sha256(new / name) for name in (RECORD, *tensors)})
 
 
@@ -107,15 +109,6 @@ def _read_tensors(folder: Path, name: str, sums: Mapping[str, str]) -> dict[str,
             f"{path}: belongs to another model than {RECORD}: copy or save the whole folder again"
         )
     return tensors
-
-
-def _write_tensors(path: Path, tensors: Mapping[str, Tensor], record: str) -> None:
-    try:
-        with atomic_path(path) as temporary:
-            # One entry: the order of several would change from one save to the next.
-            save_file(dict(tensors), temporary, {RECORD: record})
-    except SafetensorError as error:
-        raise PmalError(f"{path}: cannot be written ({error})") from None
 
 
 def _check_text(content: Mapping[str, Any]) -> None:

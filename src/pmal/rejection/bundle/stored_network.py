@@ -15,12 +15,15 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_module_registration_hook as on_module
 from torch.nn.modules.module import register_module_parameter_registration_hook as on_parameter
 
+from pmal._runtime.memory import check_memory
 from pmal._runtime.seeds import seeded
 from pmal.ensemble.classifier import Classifier
 from pmal.errors import DataError, first_line
 from pmal.rejection.bundle.layout import RECORD, WEIGHTS
 from pmal.rejection.bundle.record import Record
 
+_PIXEL_BYTES = 512
+"""What a network takes for a pixel of its input: 64 channels of float32, and those before them."""
 _SPARE, _SPARE_MODULES = 1 << 24, 1000
 """Bytes and modules above twice those of the file: what a factory makes and throws away."""
 
@@ -33,8 +36,11 @@ def build_network(record: Record, tensors: Mapping[str, Tensor], folder: Path) -
     """Return the network that model.json describes, with the weights of the file next to it.
 
     Raises:
-        DataError: if one is not the other's, whatever memory the network would take.
+        DataError: if one is not the other's, whatever memory the network would take, or if its images
+            would take more than there is.
     """
+    images = f"{folder / RECORD}: an image of {record.spec.image_size} x {record.spec.image_size} pixels"
+    check_memory(record.spec.image_size**2 * _PIXEL_BYTES, images, "train with smaller images")
     _compare(_outline(record, tensors, folder), tensors, folder)
     network = _built(record, tensors, folder, "cpu")
     network = network.use_channels_last() if record.channels_last else network

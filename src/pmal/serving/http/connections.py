@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from pmal.serving.http.requests.clients import client_name
 from pmal.serving.http.requests.guard import HEADERS
@@ -100,6 +100,10 @@ class Connection(HttpToolsProtocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
         self._in_head, self._head_bytes, self._header_bytes = False, 0, 0
+        self._begun = False
+        """Whether a request began in the bytes that came last."""
+        self._answered: RequestResponseCycle | None = None
+        """The request that is being answered, or the last that was."""
         self.name = ""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -114,10 +118,11 @@ class Connection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():  # refused: what still comes is not read
             return
+        self._begun = False
         super().data_received(data)
         if not self._in_head:
             return
-        self._head_bytes += len(data)
+        self._head_bytes += 0 if self._begun else len(data)  # before it there may be the end of another
         if self._head_bytes > HEADER_BYTES:
             self.refuse(431, f"headers of more than {HEADER_BYTES} bytes")
         elif self._deadline is None:
@@ -128,21 +133,24 @@ class Connection(HttpToolsProtocol):
         self._end_deadline()
         self.resume_writing()
         super().connection_lost(exc)
+        self._drop_answers()
 
     def make_room(self) -> None:
         """Close the connection at once, whatever its client still wanted to send."""
         self.transport.abort()
+        self._drop_answers()
 
     def refuse(self, status: int, reason: str) -> None:
         """Answer what never became a request, in the form of all errors, and close."""
         self._end_deadline()
-        if not (self.transport.is_closing() or (self.cycle and self.cycle.response_started)):
+        if not (self.transport.is_closing() or self._within_answer()):
             self._report(status, self.client[0] if self.client else "")
             body = json.dumps({"error": reason}).encode()
             fixed = {"Content-Type": "application/json", "Content-Length": len(body), "Connection": "close"}
             lines = "".join(f"{name}: {value}\r\n" for name, value in (HEADERS | fixed).items())
             self.transport.write(STATUS_LINE[status] + lines.encode() + b"\r\n" + body)
         self.transport.close()
+        self._drop_answers()
 
     def send_400_response(self, msg: str) -> None:
         many = self._header_bytes > HEADER_BYTES
@@ -152,6 +160,7 @@ class Connection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self._in_head, self._head_bytes, self._header_bytes = True, 0, 0
+        self._begun = True
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -172,7 +181,8 @@ class Connection(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        self._open_lines.waits(self)
+        if not self.pipeline:  # else the next request is here already
+            self._open_lines.waits(self)
         super().on_response_complete()
 
     def pause_writing(self) -> None:
@@ -185,6 +195,21 @@ class Connection(HttpToolsProtocol):
         if self._unread is not None:
             self._unread.cancel()
             self._unread = None
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._answered = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def _within_answer(self) -> bool:
+        last = self._answered
+        return last is not None and last.response_started and not last.response_complete
+
+    def _drop_answers(self) -> None:
+        """Have nothing written any more. uvicorn tells the request that came last, not those before it."""
+        for cycle in (self._answered, *(cycle for cycle, _ in self.pipeline)):
+            if cycle is not None and not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
 
     def _start_deadline(self) -> None:
         late = f"the headers took more than {HEADER_SECONDS:g} s"

@@ -153,6 +153,8 @@ class Service:
             image = await self._decode(served, upload.data)
         except BadImage as reason:
             return {"image": upload.name, "reason": str(reason)}
+        except MemoryError:
+            raise Refused(503, "no memory for this image now: try again later", retry_after=5) from None
         answer: dict[str, Any] = await self.batcher.ask(served, (image, upload.name, top))
         return answer
 
