@@ -18,9 +18,9 @@ def encoders_table() -> str:
     figures = {"accuracy": "ACC", "auroc": "AUROC near", "auroc far": "AUROC far"}
     figures |= {"accepted": "known accepted", "rejected": "unknown rejected"}
     figures["rejected at 95"] = "rejected at 95 % accepted"
-    lines = _head("encoder", "method", *figures.values(), "seconds", "MB")
+    lines = _head("encoder", "method", *figures.values(), "CPU seconds", "MB")
     for (encoder, method), rows in _groups("encoders", "encoder", "method").items():
-        cost = [_mean_of("seconds", rows), _mean_of("megabytes", rows)]
+        cost = [_mean_of("cpu_seconds", rows), _mean_of("megabytes", rows)]
         lines.append(_line(encoder, method, *_means(rows, figures), *cost))
     return "\n".join(lines)
 
