@@ -2,6 +2,7 @@
 
 import statistics
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ Rows = list[dict[str, Any]]
 
 def encoders_table() -> str:
     """Every encoder with all training images, and rivals on the same features."""
-    lines = _head("encoder", "method", *FIGURES.values(), "seconds")
+    figures = {"accuracy": "ACC", "auroc": "AUROC near", "auroc far": "AUROC far"}
+    figures |= {"accepted": "known accepted", "rejected": "unknown rejected"}
+    figures["rejected at 95"] = "rejected at 95 % accepted"
+    lines = _head("encoder", "method", *figures.values(), "CPU seconds", "MB")
     for (encoder, method), rows in _groups("encoders", "encoder", "method").items():
-        seconds = [row["seconds"] for row in rows if row["seconds"]]
-        spent = f"{statistics.mean(seconds):.0f}" if seconds else ""
-        lines.append(_line(encoder, method, *_means(rows), spent))
+        cost = [_mean_of("cpu_seconds", rows), _mean_of("megabytes", rows)]
+        lines.append(_line(encoder, method, *_means(rows, figures), *cost))
     return "\n".join(lines)
 
 
@@ -34,9 +37,7 @@ def finetuned_table() -> str:
     """The same run on frozen and on fine-tuned features."""
     lines = _head("encoder", "features", *FIGURES.values(), "seconds")
     for (encoder, features), rows in _groups("finetuned", "encoder", "features").items():
-        seconds = [row["seconds"] for row in rows if row["seconds"]]
-        spent = f"{statistics.mean(seconds):.0f}" if seconds else ""
-        lines.append(_line(encoder, features, *_means(rows), spent))
+        lines.append(_line(encoder, features, *_means(rows), _mean_of("seconds", rows)))
     return "\n".join(lines)
 
 
@@ -55,13 +56,19 @@ def _groups(file: str, *keys: str) -> dict[tuple[Any, ...], Rows]:
     return groups
 
 
-def _means(rows: Rows) -> list[str]:
-    """The mean over draws, and the smallest and largest."""
+def _means(rows: Rows, figures: Iterable[str] = FIGURES) -> list[str]:
+    """Mean over draws, and the smallest and largest; empty for a figure that was not measured."""
     found = []
-    for name in FIGURES:
-        values = [100 * row[name] for row in rows]
-        found.append(f"{statistics.mean(values):.1f} ({min(values):.1f} to {max(values):.1f})")
+    for name in figures:
+        values = [100 * row[name] for row in rows if name in row]
+        range_of = f"{statistics.mean(values):.1f} ({min(values):.1f} to {max(values):.1f})" if values else ""
+        found.append(range_of)
     return found
+
+
+def _mean_of(name: str, rows: Rows) -> str:
+    values = [row[name] for row in rows if row.get(name)]
+    return f"{statistics.mean(values):.0f}" if values else ""
 
 
 def _head(*names: str) -> list[str]:

@@ -72,7 +72,7 @@ def test_nobody_waits_longer_than_ten_seconds_for_a_line(capsys, clock):
         advance_by(clock, advance, [(9.9, 1)])
         assert capsys.readouterr().err == ""
         advance_by(clock, advance, [(0.2, 1)])
-        assert capsys.readouterr().err == "reading: 2 of 100 images, 0 images/s, 8 min 15 s left\n"
+        assert capsys.readouterr().err == "reading: 2 of 100 images, 0.2 images/s, 8 min 15 s left\n"
 
 
 def test_what_lay_behind_counts_for_the_place_but_not_for_the_speed(capsys, clock):

@@ -6,6 +6,7 @@ import torch
 
 from pmal.data.arrays import ReadSamples, image_store, vector_store
 from pmal.data.decoding.decode import encode_png
+from pmal.data.decoding.fitting import ImageShape
 from pmal.data.samples import Samples
 from pmal.errors import DataError
 
@@ -75,7 +76,7 @@ def test_paths_are_read_batch_by_batch_and_the_bad_one_is_named(tmp_path):
     paths = [tmp_path / f"{i}.png" for i in range(5)]
     for path, pixels in zip(paths, GRAY, strict=True):
         path.write_bytes(encode_png(pixels[:8, :, None]))
-    batches = ReadSamples(whole(image_store(paths)), 8, 1, CPU)
+    batches = ReadSamples(whole(image_store(paths)), ImageShape(8, 1), CPU)
     found = torch.cat(list(batches.stream([torch.tensor([4, 0]), torch.tensor([2])])))
     assert np.array_equal(found[:, 0].numpy(), GRAY[[4, 0, 2], :8])
     paths[2].write_bytes(b"nothing")

@@ -17,7 +17,7 @@ SAMPLES = Samples.whole(VectorStore("X", VECTORS), np.arange(700) % 2, ("a", "b"
 
 
 def test_a_vector_is_one_pixel():
-    assert image_shape(SAMPLES, DataConfig()) == (1, 3)
+    assert image_shape(SAMPLES, DataConfig()) == (1, 3, "bilinear")
     loaded = load_images(SAMPLES.at(np.array([5, 2])), size=1, channels=3)
     assert torch.equal(loaded.images[:, :, 0, 0], torch.from_numpy(VECTORS[[5, 2]]))
     assert SAMPLES.name(2) == "X[2]"

@@ -55,13 +55,13 @@ class Lines:
                 last = now
                 speed, left = new / (now - start), total - done - new
                 rest = f", {duration(left / speed)} left" if new and left > 0 else ""
-                self.say(f"{name}: {done + new:,} of {total:,} {unit}, {speed:,.0f} {unit}/s{rest}")
+                self.say(f"{name}: {done + new:,} of {total:,} {unit}, {_speed(speed)} {unit}/s{rest}")
 
         yield advance
         seconds = time.monotonic() - start
         if new:
             speed = new / max(seconds, 1e-9)
-            self.say(f"{name}: {new:,} {unit} in {seconds:.1f} s ({speed:,.0f} {unit}/s)")
+            self.say(f"{name}: {new:,} {unit} in {seconds:.1f} s ({_speed(speed)} {unit}/s)")
 
     def say(self, text: str) -> None:
         with contextlib.suppress(OSError):  # whoever has closed it does not read on: the work goes on
@@ -93,12 +93,21 @@ class Bars:
 
             def advance(n: int) -> None:
                 speed = progress.tasks[0].speed
-                progress.update(task, advance=n, speed=f"{speed:,.0f} {unit}/s" if speed else unit)
+                progress.update(task, advance=n, speed=f"{_speed(speed)} {unit}/s" if speed else unit)
 
             yield advance
 
     def say(self, text: str) -> None:
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _speed(speed: float) -> str:
+    """Return a speed without digits that say nothing; slow ones are not rounded to zero.
+
+    >>> _speed(2680.6), _speed(2.34), _speed(0.114)
+    ('2,681', '2.3', '0.11')
+    """
+    return f"{speed:,.0f}" if speed >= 10 else f"{speed:.2g}"
 
 
 def choose_display(quiet: bool) -> Display:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from pmal.data.conversions import as_array, single_precision
+from pmal.data.decoding.fitting import ImageShape
 from pmal.data.decoding.loading import load_images
 from pmal.data.feeding.workers import Plan
 from pmal.data.samples import NOT_FINITE, ArrayStore, Pixels, PixelStore, Samples, VectorStore
@@ -24,8 +25,8 @@ _TO_PIXELS = "pass uint8 pixels, from 0 to 1 as (255 * X).round().astype('uint8'
 class ReadSamples:
     """Samples read batch by batch, as a model asks for them. One that cannot be read is an error here."""
 
-    def __init__(self, samples: Samples, size: int, channels: int, device: torch.device) -> None:
-        self.samples, self.size, self.channels, self.device = samples, size, channels, device
+    def __init__(self, samples: Samples, shape: ImageShape, device: torch.device) -> None:
+        self.samples, self.shape, self.device = samples, shape, device
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -33,7 +34,7 @@ class ReadSamples:
     def stream(self, plan: Plan) -> Iterator[torch.Tensor]:
         for positions in plan:
             batch = self.samples.at(positions.numpy())
-            loaded = load_images(batch, size=self.size, channels=self.channels)
+            loaded = load_images(batch, **self.shape._asdict())
             if loaded.quarantine:
                 bad = loaded.quarantine[0]
                 raise DataError(f"{bad.name}: {bad.reason}")

@@ -12,6 +12,8 @@ from torch import nn
 from pmal._runtime.processes.ranks import ALONE, Ranks
 from pmal._runtime.tensors import load_tensors, save_tensors
 from pmal.config import EncoderConfig, build
+from pmal.data.decoding.decode import BILINEAR
+from pmal.data.decoding.fitting import ImageShape
 from pmal.data.feeding.augmentation import normalize
 from pmal.encoders import create_encoder
 from pmal.encoders.observing import Observer
@@ -43,9 +45,9 @@ class ClassifierSpec:
         return str(self.backbone["name"]) if self.backbone else self.encoder.name
 
     @property
-    def image_shape(self) -> tuple[int, int]:
-        """Side and channels, as a part is opened for the network."""
-        return self.image_size, self.channels
+    def image_shape(self) -> ImageShape:
+        """Side, channels and resizing, as a part is opened for the network."""
+        return ImageShape(self.image_size, self.channels, self.backbone.get("resize", BILINEAR))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -63,7 +65,7 @@ class Classifier(nn.Module):
         super().__init__()
         self.spec = spec
         self.backbone: Backbone | None = rebuild_backbone(spec.backbone) if spec.backbone else None
-        size, channels = (1, self.backbone.num_features) if self.backbone else spec.image_shape
+        size, channels = (1, self.backbone.num_features) if self.backbone else spec.image_shape[:2]
         config = spec.encoder
         self.encoder = create_encoder(
             config.name, channels, size, projection=config.projection, **config.options

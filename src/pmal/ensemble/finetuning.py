@@ -81,7 +81,7 @@ def finetune_inputs(inputs: Inputs, task: Task, config: RunConfig, run: Path, se
     assert inputs.backbone is not None  # the settings were checked
     if not has_tensors(place, session.ranks):
         backbone = copy.deepcopy(inputs.backbone)
-        part = open_part("train", task.train, (backbone.image_size, 3), session)
+        part = open_part("train", task.train, backbone.image_shape, session)
         model = Learner(backbone, len(task.class_names), encoder.finetune, encoder.finetune_decay)
         steps, data = training_of(encoder), training_set(part, session)
         train(

@@ -6,6 +6,7 @@ from pathlib import Path
 from pmal._runtime.session import Session
 from pmal._runtime.tensors import has_tensors, load_tensors, save_tensors
 from pmal.config import EncoderConfig, RunConfig
+from pmal.data.decoding.fitting import ImageShape
 from pmal.data.feeding.parts import Part, open_part
 from pmal.data.samples import Samples
 from pmal.data.splits.task import Task
@@ -37,7 +38,7 @@ class Inputs:
     def open(self, name: str, samples: Samples, session: Session) -> Part:
         """Return a part with every image decoded or embedded."""
         if self.backbone is None or self.cache is None:
-            return open_part(name, samples, (self.size, self.channels), session)
+            return open_part(name, samples, ImageShape(self.size, self.channels), session)
         return open_features(name, samples, self.backbone, self.cache, session)
 
     def open_parts(self, task: Task, session: Session) -> dict[str, Part]:
@@ -58,7 +59,7 @@ class Inputs:
 
 
 def run_inputs(
-    config: RunConfig, shape: tuple[int, int], run: Path, session: Session, *, write: bool = False
+    config: RunConfig, shape: ImageShape, run: Path, session: Session, *, write: bool = False
 ) -> Inputs:
     """Return the inputs of a run's networks.
 
@@ -71,7 +72,7 @@ def run_inputs(
             network if the run has one; a run itself starts with the frozen one.
     """
     if not is_frozen(config.encoder):
-        return Inputs(*shape)
+        return Inputs(shape.size, shape.channels)
     if not write and has_tensors(run / FINETUNED, session.ranks):
         return finetuned_inputs(run, session, write=False)
     backbone = _stored_backbone(config, run, session) or _new_backbone(config)

@@ -283,7 +283,7 @@ class OpenSetClassifier(OpenWorldMixin, Conventions):
         check_is_fitted(self, "model_")
         labels = self._labels.with_class(name)
         samples, spec = self._samples(X, origin=labels.names[-1]), self.model_.classifier.spec
-        loaded = load_images(samples, size=spec.image_size, channels=spec.channels)
+        loaded = load_images(samples, **spec.image_shape._asdict())
         z_ND, _, far_N = self._embed_samples(samples)
         files = [samples.name_in_source(position) for position in range(len(samples))]
         before = self.model_.rule.score
@@ -417,7 +417,7 @@ class OpenSetClassifier(OpenWorldMixin, Conventions):
 
     def _read(self, samples: Samples) -> ReadSamples:
         network = self.model_.classifier
-        return ReadSamples(samples, *network.spec.image_shape, network.mean.device)
+        return ReadSamples(samples, network.spec.image_shape, network.mean.device)
 
     def _embed(self, X: Any) -> tuple[torch.Tensor, ...]:
         return self._embed_samples(self._samples(X))

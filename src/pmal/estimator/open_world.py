@@ -97,7 +97,7 @@ class OpenWorldMixin:
 
     def _pixels(self, samples: Samples) -> torch.Tensor:
         spec = self.model_.classifier.spec
-        return load_images(samples, size=spec.image_size, channels=spec.channels).images
+        return load_images(samples, **spec.image_shape._asdict()).images
 
     def _say(self, effect: Renewed | RemovedClass) -> None:
         if self.verbose:

@@ -150,8 +150,8 @@ def test_only_statistics_that_take_long_are_displayed(folder, session, capsys):
 
 def test_the_shape_is_the_images_own_or_the_one_asked_for(folder):
     samples = open_folder(folder).train
-    assert image_shape(samples, DataConfig()) == (10, 3)
+    assert image_shape(samples, DataConfig()) == (10, 3, "bilinear")
     for side in (8, 32):
-        assert image_shape(samples, DataConfig(image_size=side)) == (side, 3)
+        assert image_shape(samples, DataConfig(image_size=side)) == (side, 3, "bilinear")
     with pytest.raises(UsageError, match=r"data\.image_size to 8 or more"):
         image_shape(samples, DataConfig(image_size=7))

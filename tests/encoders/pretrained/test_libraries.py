@@ -49,8 +49,10 @@ def libraries(monkeypatch):
     timm, data, vision = ModuleType("timm"), ModuleType("timm.data"), ModuleType("torchvision")
     timm.create_model, timm.data = timm_model, data
     seen = {"input_size": (3, 14, 14), "crop_pct": 0.875, "mean": (0.4, 0.5, 0.6), "std": (0.2, 0.2, 0.2)}
+    seen |= {"interpolation": "bicubic", "crop_mode": "squash"}
     data.resolve_model_data_config = lambda network: seen
     transforms = SimpleNamespace(resize_size=[16], crop_size=[14], mean=[0.4, 0.5, 0.6], std=[0.2, 0.2, 0.2])
+    transforms.interpolation = SimpleNamespace(value="bilinear")
     default = SimpleNamespace(transforms=lambda: transforms)
     vision.models = SimpleNamespace(
         get_model=vision_model, get_model_weights=lambda name: SimpleNamespace(DEFAULT=default)
@@ -60,9 +62,12 @@ def libraries(monkeypatch):
     return offline
 
 
-@pytest.mark.parametrize("name", ["timm/net.tag_1k", "torchvision/net"])
-def test_features_and_the_way_back_from_a_description(name, libraries):
+@pytest.mark.parametrize(
+    ("name", "resize"), [("timm/net.tag_1k", "bicubic, whole"), ("torchvision/net", "bilinear")]
+)
+def test_features_and_the_way_back_from_a_description(name, resize, libraries):
     backbone = create_backbone(name)
+    assert backbone.image_shape == (16, 3, resize)
     assert (backbone.image_size, backbone.body.crop, backbone.num_features) == (16, 14, 5)
     pixels = torch.randint(0, 256, (2, 3, 16, 16), dtype=torch.uint8)
     x = (pixels / 255 - torch.tensor([0.4, 0.5, 0.6])[:, None, None]) / 0.2

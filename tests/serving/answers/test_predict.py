@@ -12,6 +12,7 @@ import torch
 
 from pmal.config import EncoderConfig
 from pmal.data.decoding.decode import decode, encode_png, fit_to
+from pmal.data.decoding.fitting import ImageShape
 from pmal.ensemble.classifier import Classifier, ClassifierSpec
 from pmal.errors import DataError, UsageError
 from pmal.rejection.model import Answers, Rule
@@ -69,7 +70,7 @@ def test_blocks_are_bounded_and_hold_what_the_decoder_gives(tmp_path, monkeypatc
     Path(files[4]).unlink()
     monkeypatch.setattr(image_files, "BLOCK_BYTES", 3 * SIZE**2 * 3 + 1)
     done = []
-    blocks = list(read_images(files, SIZE, 3, done.append))
+    blocks = list(read_images(files, ImageShape(SIZE, 3), done.append))
     assert [len(block.files) + len(block.bad) for block in blocks] == [3, 3, 1]
     assert [file for block in blocks for file in block.files] == [files[i] for i in (0, 1, 2, 5, 6)]
     assert [bad.name for block in blocks for bad in block.bad] == files[3:5]
@@ -84,7 +85,7 @@ def test_blocks_are_bounded_and_hold_what_the_decoder_gives(tmp_path, monkeypatc
 
 def test_an_image_smaller_than_no_block_is_still_read(tmp_path, monkeypatch):
     monkeypatch.setattr(image_files, "BLOCK_BYTES", 1)
-    assert len(list(read_images([write_image(tmp_path / "a.png")] * 2, SIZE, 1))) == 2
+    assert len(list(read_images([write_image(tmp_path / "a.png")] * 2, ImageShape(SIZE, 1)))) == 2
 
 
 def test_answers_say_class_score_threshold_and_the_strongest_prototypes():

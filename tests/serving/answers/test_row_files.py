@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from pmal._runtime.progress import Silent
+from pmal.data.decoding.fitting import ImageShape
 from pmal.serving.answers import row_files
 from pmal.serving.answers.image_files import find_files
 from pmal.serving.answers.row_files import answer_paths
@@ -18,7 +19,7 @@ def asked(paths, shape=(1, WIDTH)):
         shapes.append(images.shape)
         return [{"image": name} for name in names]
 
-    blocks = list(answer_paths([str(path) for path in paths], shape, errors, Silent(), answer))
+    blocks = list(answer_paths([str(path) for path in paths], ImageShape(*shape), errors, Silent(), answer))
     assert all(found == (len(block), WIDTH, 1, 1) for found, block in zip(shapes, blocks, strict=True))
     return [entry["image"] for block in blocks for entry in block], [(e.name, e.reason) for e in errors]
 

@@ -1,6 +1,7 @@
 """The card says what the file is, and its example runs."""
 
 import io
+import itertools
 import json
 import re
 import subprocess
@@ -199,7 +200,7 @@ def test_its_example_reads_pixels_as_predict_does(mode, channels):
     names = {}
     exec(example("distance").partition("session =")[0], names)  # noqa: S102
     for kind, data in files_of_all_kinds():
-        for side in (12, 20, 40):
-            found = names["read_pixels"](io.BytesIO(data), side, mode).reshape(side, side, channels)
-            expected = decode_fitted(data, side, channels)
-            np.testing.assert_array_equal(found, expected, err_msg=f"{kind}, {side} px")
+        for side, resize in itertools.product((12, 20, 40), ("bilinear", "bicubic", "lanczos, whole")):
+            found = names["read_pixels"](io.BytesIO(data), side, mode, resize).reshape(side, side, channels)
+            expected = decode_fitted(data, side, channels, resize)
+            np.testing.assert_array_equal(found, expected, err_msg=f"{kind}, {side} px, {resize}")

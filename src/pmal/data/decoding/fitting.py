@@ -9,17 +9,26 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from pmal._runtime.processes.launch import usable_cores
 from pmal._runtime.progress import Advance
-from pmal.data.decoding.decode import decode_fitted, fit_to
+from pmal.data.decoding.decode import BILINEAR, decode_fitted, fit_to
 from pmal.data.samples import BadImage, EncodedStore, Ids, Pixels, Samples
 
 _CHUNK = 64
 SMALL_SECONDS = 5e-4
 """Mean time below which the interpreter dominates: at 32 px, 16 threads decode half as many as one."""
+
+
+class ImageShape(NamedTuple):
+    """What a network takes: side and channels of the images, and how they become squares."""
+
+    size: int
+    channels: int
+    resize: str = BILINEAR
 
 
 @dataclass(frozen=True)
@@ -32,7 +41,13 @@ class BadSample:
 
 
 def read_fitted(
-    samples: Samples, *, size: int, channels: int, workers: int = 0, advance: Advance | None = None
+    samples: Samples,
+    *,
+    size: int,
+    channels: int,
+    resize: str = BILINEAR,
+    workers: int = 0,
+    advance: Advance | None = None,
 ) -> tuple[Pixels, Samples, list[BadSample]]:
     """Decode all samples in threads.
 
@@ -40,6 +55,7 @@ def read_fitted(
         samples: the samples to read.
         size: side of the square that each image is scaled and cropped to.
         channels: 1 or 3.
+        resize: how it becomes a square, see `decode.RESIZINGS`.
         workers: number of threads, see `try_all`.
         advance: called with the number of samples that were just read.
 
@@ -47,7 +63,7 @@ def read_fitted(
         Pixels (M, C, H, W) of the M readable samples, these samples, and those that were not readable.
     """
     fitted = np.empty((len(samples), channels, size, size), dtype=np.uint8)
-    read = fitting_reader(samples, size, channels)
+    read = fitting_reader(samples, size, channels, resize)
 
     def keep(position: int) -> None:
         fitted[position] = read(position).transpose(2, 0, 1)
@@ -57,12 +73,14 @@ def read_fitted(
     return fitted[readable] if bad else fitted, samples.at(readable), listed(samples, bad)
 
 
-def fitting_reader(samples: Samples, size: int, channels: int) -> Callable[[int], Pixels]:
+def fitting_reader(
+    samples: Samples, size: int, channels: int, resize: str = BILINEAR
+) -> Callable[[int], Pixels]:
     """Return a function from a position to the pixels (size, size, channels) there."""
     store, ids = samples.store, samples.ids
     if isinstance(store, EncodedStore):
-        return lambda position: decode_fitted(store.encoded(int(ids[position])), size, channels)
-    return lambda position: fit_to(store.read(int(ids[position])), size, channels)
+        return lambda position: decode_fitted(store.encoded(int(ids[position])), size, channels, resize)
+    return lambda position: fit_to(store.read(int(ids[position])), size, channels, resize)
 
 
 def try_each(positions: Iterable[int], attempt: Callable[[int], None]) -> list[tuple[int, str]]:

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import Dataset
 
 from pmal._runtime.progress import Advance
-from pmal.data.decoding.decode import verify
+from pmal.data.decoding.decode import BILINEAR, verify
 from pmal.data.decoding.fitting import (
     BadSample,
     fitting_reader,
@@ -56,7 +56,13 @@ class Loaded:
 
 
 def load_images(
-    samples: Samples, *, size: int, channels: int, workers: int = 0, advance: Advance | None = None
+    samples: Samples,
+    *,
+    size: int,
+    channels: int,
+    resize: str = BILINEAR,
+    workers: int = 0,
+    advance: Advance | None = None,
 ) -> Loaded:
     """Decode every sample to (channels, size, size).
 
@@ -64,6 +70,7 @@ def load_images(
         samples: images, or embeddings if `size` is 1.
         size: side of the images.
         channels: 1 or 3; the width of embeddings.
+        resize: how an image becomes a square, see `decode.RESIZINGS`.
         workers: number of threads, 0 for one per usable CPU core.
         advance: called with the number of samples that were just read.
 
@@ -82,7 +89,7 @@ def load_images(
             f"the model takes embeddings of {channels} numbers, not images: see docs/how-to/embeddings.md"
         )
     fitted, readable, bad = read_fitted(
-        samples, size=size, channels=channels, workers=workers, advance=advance
+        samples, size=size, channels=channels, resize=resize, workers=workers, advance=advance
     )
     return Loaded(torch.from_numpy(fitted), readable, bad)
 
@@ -193,10 +200,11 @@ class _BadImages(Dataset[list[tuple[int, str]]]):
 class SampleDataset(Dataset[torch.Tensor]):
     """Verified samples, decoded in worker processes: (C, H, W) uint8 each, or whole batches of them."""
 
-    def __init__(self, samples: Samples, size: int, channels: int) -> None:
+    def __init__(self, samples: Samples, size: int, channels: int, resize: str = BILINEAR) -> None:
         self.samples = samples
         self.size = size
         self.channels = channels
+        self.resize = resize
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -207,7 +215,7 @@ class SampleDataset(Dataset[torch.Tensor]):
     def __getitems__(self, positions: list[int]) -> torch.Tensor:
         """Return a batch (B, C, H, W), which a worker sends as one piece. torch calls it if it exists."""
         images = np.empty((len(positions), self.channels, self.size, self.size), dtype=np.uint8)
-        read = fitting_reader(self.samples, self.size, self.channels)
+        read = fitting_reader(self.samples, self.size, self.channels, self.resize)
         for place, position in enumerate(positions):
             try:
                 images[place] = read(position).transpose(2, 0, 1)

@@ -13,7 +13,7 @@ from pmal._runtime.progress import Advance, Display
 from pmal._runtime.session import Session
 from pmal.config import DataConfig
 from pmal.data.decoding.decoded import DecodedImages, scratch_file
-from pmal.data.decoding.fitting import BadSample
+from pmal.data.decoding.fitting import BadSample, ImageShape
 from pmal.data.decoding.loading import (
     SampleDataset,
     check_quarantine,
@@ -60,23 +60,23 @@ class Part:
         return {"total": len(self.samples) + len(listed), "readable": len(self.samples), "unreadable": listed}
 
 
-def image_shape(samples: Samples, config: DataConfig) -> tuple[int, int]:
+def image_shape(samples: Samples, config: DataConfig) -> ImageShape:
     """Return side and channels of the images as the network sees them; an embedding is one pixel."""
     if isinstance(samples.store, VectorStore):
-        return 1, samples.store.vectors.shape[1]
+        return ImageShape(1, samples.store.vectors.shape[1])
     size, channels = probe_shape(samples)
     size = config.image_size or size
     if size < SMALLEST_SIDE:
         raise UsageError(f"images of {size} px: set data.image_size to {SMALLEST_SIDE} or more")
-    return size, channels
+    return ImageShape(size, channels)
 
 
-def open_part(name: str, samples: Samples, shape: tuple[int, int], session: Session) -> Part:
+def open_part(name: str, samples: Samples, shape: tuple[int, int] | ImageShape, session: Session) -> Part:
     """Decode or check every image. Unreadable ones are set aside; too many of them are an error.
 
     Several processes share the work, and each gets all that came out.
     """
-    (size, channels), resources, ranks = shape, session.resources, session.ranks
+    (size, channels, resize), resources, ranks = ImageShape(*shape), session.resources, session.ranks
     in_memory = isinstance(samples.store, VectorStore)
     fits = in_memory or len(samples) * channels * size**2 <= resources.memory_limit * 2**30
     room = None
@@ -91,7 +91,7 @@ def open_part(name: str, samples: Samples, shape: tuple[int, int], session: Sess
     with session.display.stage(f"reading {name}", len(samples), samples.unit) as advance:
         report = ranks.for_all(advance)
         if fits:
-            loaded = load_images(own, size=size, channels=channels, advance=report)
+            loaded = load_images(own, size=size, channels=channels, resize=resize, advance=report)
             pixels = ranks.gather_rows(loaded.images, ranks.gather(len(loaded.images)))
             bad = loaded.quarantine
         else:
@@ -101,7 +101,8 @@ def open_part(name: str, samples: Samples, shape: tuple[int, int], session: Sess
     if fits:
         images = ResidentImages(pixels, session.device)
     else:
-        images = StreamedImages(SampleDataset(readable, size, channels), session.device, resources.workers)
+        streamed = SampleDataset(readable, size, channels, resize)
+        images = StreamedImages(streamed, session.device, resources.workers)
         images = images if room is None else DecodedImages(images, room)
     return Part(readable, images, unreadable)
 

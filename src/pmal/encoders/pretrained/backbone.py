@@ -10,6 +10,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from pmal.data.decoding.decode import BILINEAR
+from pmal.data.decoding.fitting import ImageShape
 from pmal.errors import UsageError
 
 _BLOCK = re.compile(r"^(?:.*?\.)??(?:\w+_)?\d+(?=\.)")
@@ -27,6 +29,7 @@ class Backbone(nn.Module):
         mean: mean of each channel on the scale 0..1, as in the body's training.
         std: deviation of each channel, likewise.
         architecture: plain JSON from which `rebuild_backbone` makes the same body, untrained.
+        resize: how an image becomes a square of side S, one of `decode.RESIZINGS`.
     """
 
     mean: Tensor
@@ -42,9 +45,11 @@ class Backbone(nn.Module):
         mean: Sequence[float],
         std: Sequence[float],
         architecture: Mapping[str, Any],
+        resize: str = BILINEAR,
     ) -> None:
         super().__init__()
         self.name, self.image_size, self.num_features = name, image_size, num_features
+        self.image_shape = ImageShape(image_size, 3, resize)
         self.body = body
         # Not among the tensors of a weights file: they are in the description.
         self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1), persistent=False)
@@ -55,6 +60,7 @@ class Backbone(nn.Module):
             "num_features": num_features,
             "mean": list(mean),
             "std": list(std),
+            "resize": resize,
             "architecture": dict(architecture),
         }
         self.requires_grad_(False)

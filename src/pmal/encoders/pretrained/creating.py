@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pmal.data.decoding.decode import BILINEAR
 from pmal.encoders.pretrained import efficientnet_lite as lite
 from pmal.encoders.pretrained.backbone import Backbone
 from pmal.encoders.pretrained.names import LIBRARIES, OWN, is_pretrained, list_pretrained
@@ -13,7 +14,9 @@ from pmal.errors import DataError, unknown_name
 
 LITE, HUGGING_FACE = "efficientnet_lite", "transformers"
 KINDS = (LITE, HUGGING_FACE, "timm", "torchvision")
-FIELDS = ("name", "image_size", "num_features", "mean", "std", "architecture")
+FIELDS = ("name", "image_size", "num_features", "mean", "std", "resize", "architecture")
+OLDER = {"resize": BILINEAR}
+"""Fields that descriptions of pmal 0.2.0 lack, and what was done then."""
 
 
 def create_backbone(name: str, *, weights: str | None = None) -> Backbone:
@@ -53,9 +56,10 @@ def rebuild_backbone(description: Mapping[str, Any]) -> Backbone:
         UsageError: the library that has the code is not installed.
     """
     name, architecture, images = _read_description(description)
+    description = OLDER | dict(description)
     where = f"pretrained network '{name}'"
     if architecture["kind"] == LITE:
-        backbone = _own(name)
+        backbone = _own(name, images.resize)
     elif architecture["kind"] == HUGGING_FACE:
         from pmal.encoders.pretrained.hugging_face import rebuild_hugging_face
 
@@ -64,14 +68,14 @@ def rebuild_backbone(description: Mapping[str, Any]) -> Backbone:
         from pmal.encoders.pretrained.libraries import rebuild_library
 
         backbone = rebuild_library(name, architecture, images, where)
-    if backbone.description() != dict(description):
+    if backbone.description() != description:
         raise DataError(f"{where}: its description does not fit the network that it names")
     return backbone
 
 
 def _read_description(description: Mapping[str, Any]) -> tuple[str, Mapping[str, Any], Preprocessing]:
     """Return name, architecture and preprocessing, each of the right type and within bounds."""
-    if not isinstance(description, Mapping) or set(description) != set(FIELDS):
+    if not isinstance(description, Mapping) or {*OLDER, *description} != {*FIELDS}:
         raise DataError(f"description of a pretrained network: expected the fields {', '.join(FIELDS)}")
     name, architecture = description["name"], description["architecture"]
     if not isinstance(name, str) or not is_pretrained(name) or len(name) > 1000:
@@ -88,19 +92,20 @@ def _read_description(description: Mapping[str, Any]) -> tuple[str, Mapping[str,
         raise DataError(f"pretrained network '{name}': is not of kind {kind}")
     size = description["image_size"]
     crop = architecture.get("crop", size)
-    images = Preprocessing(size, crop, description["mean"], description["std"])
+    resize = description.get("resize", OLDER["resize"])
+    images = Preprocessing(size, crop, description["mean"], description["std"], resize)
     return name, architecture, checked_preprocessing(images, f"pretrained network '{name}'")
 
 
 def _own_with_weights(name: str, weights: str | None) -> Backbone:
     given = None if weights is None else read_backbone(Path(weights))
-    backbone = _own(name)
+    backbone = _own(name, lite.RESIZE)
     tensors = read_own(name) if given is None else given
     load_weights(backbone.body, lite.from_published(tensors), weights or OWN[name].path)
     return backbone
 
 
-def _own(name: str) -> Backbone:
+def _own(name: str, resize: str) -> Backbone:
     settings = lite.VARIANTS[name]
     return Backbone(
         name,
@@ -110,4 +115,5 @@ def _own(name: str) -> Backbone:
         mean=lite.MEAN,
         std=lite.STD,
         architecture={"kind": LITE, "depth": settings.depth},
+        resize=resize,
     )

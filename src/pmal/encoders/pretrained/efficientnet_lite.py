@@ -40,6 +40,9 @@ VARIANTS = {
 }
 MEAN, STD = (127 / 255,) * 3, (128 / 255,) * 3
 """Mean and deviation of every channel, on the scale 0..1: the weights were trained on (pixel - 127) / 128."""
+RESIZE = "bicubic"
+"""The weights were trained with TensorFlow's bilinear filter, which is not antialiased and leaves images
+sharper than Pillow's. Bicubic is nearer to it; timm resizes for these weights in the same way."""
 
 
 class EfficientNetLite(nn.Module):

@@ -90,6 +90,7 @@ def rebuild_hugging_face(
         mean=images.mean,
         std=images.std,
         architecture={**own, "config": dict(fields), "crop": images.crop},
+        resize=images.resize,
     )
 
 

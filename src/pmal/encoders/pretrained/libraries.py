@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pmal.data.decoding.decode import BICUBIC, WHOLE
 from pmal.encoders.adapters import pooled, remove_head
 from pmal.encoders.pretrained.backbone import Backbone, Cropped
 from pmal.encoders.pretrained.names import package_missing
@@ -62,6 +63,7 @@ def _wrap(name: str, network: nn.Module, images: Preprocessing) -> Backbone:
         mean=images.mean,
         std=images.std,
         architecture={"kind": kind, "model": model, "crop": images.crop},
+        resize=images.resize,
     )
 
 
@@ -92,10 +94,12 @@ def _images(kind: str, model: str, network: nn.Module) -> Preprocessing:
         found = importlib.import_module("timm.data").resolve_model_data_config(network)
         crop = int(found["input_size"][-1])
         side = math.floor(crop / found.get("crop_pct", 1.0))
-        return Preprocessing(side, crop, tuple(found["mean"]), tuple(found["std"]))
+        resize = found.get("interpolation", BICUBIC) + (WHOLE if found.get("crop_mode") == "squash" else "")
+        return Preprocessing(side, crop, tuple(found["mean"]), tuple(found["std"]), resize)
     seen = _torchvision_weights(library, model).transforms()
     side, crop = (int(size[0]) for size in (seen.resize_size, seen.crop_size))
-    return Preprocessing(max(side, crop), crop, tuple(seen.mean), tuple(seen.std))
+    resize = seen.interpolation.value
+    return Preprocessing(max(side, crop), crop, tuple(seen.mean), tuple(seen.std), resize)
 
 
 @torch.no_grad()

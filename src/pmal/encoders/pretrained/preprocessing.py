@@ -1,8 +1,8 @@
 """Preprocessing of images for a network of another library.
 
-Images are decoded to a square: the shorter side is scaled, and the rest of the longer one is cut off. A
-network that was trained on a smaller part of that square crops it itself. Two things differ from these
-libraries: the filter is always bilinear, and images are cropped that some libraries would squeeze.
+Images are decoded to a square, with the filter that the network was trained on: the shorter side is scaled,
+and the rest of the longer one is cut off; or the whole image is squeezed, where the library does that. A
+network that was trained on a smaller part of that square crops it itself.
 """
 
 import math
@@ -12,24 +12,30 @@ from pathlib import Path
 from typing import Any
 
 from pmal._runtime.files import read_json
+from pmal.data.decoding.decode import BICUBIC, BILINEAR, LANCZOS, RESIZINGS, WHOLE
 from pmal.encoders.pretrained.names import PREPROCESSOR
 from pmal.errors import DataError
 
 PROCESSOR, IMAGES = "processor_config.json", "image_processor"
 """Where newer models of images and text store it."""
 SIDES = range(8, 2049)
+_BILINEAR, _BICUBIC = 2, 3
+_FILTERS = {1: LANCZOS, _BILINEAR: BILINEAR, _BICUBIC: BICUBIC}
+"""Filters by the numbers that transformers has from Pillow."""
 _SQUEEZED_FROM = 384
 """Processors with a share to crop squeeze images of at least this side instead."""
 
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """Side to which an image is decoded, side after cropping, and the normalization of each channel."""
+    """Side to which an image is decoded and cropped, normalization of each channel, and resizing."""
 
     side: int
     crop: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    resize: str = BILINEAR
+    """How an image becomes a square, one of `decode.RESIZINGS`."""
 
 
 def read_preprocessing(folder: Path) -> Preprocessing:
@@ -72,7 +78,7 @@ def parse_preprocessing(content: Mapping[str, Any], where: str) -> Preprocessing
     mean, std = _three(content, "image_mean", where), _three(content, "image_std", where)
     if content.get("do_normalize", True) is not True:
         mean, std = (0.0,) * 3, (1.0,) * 3
-    return checked_preprocessing(Preprocessing(side, crop, mean, std), where)
+    return checked_preprocessing(Preprocessing(side, crop, mean, std, _resize(content, side, where)), where)
 
 
 def checked_preprocessing(found: Preprocessing, where: str) -> Preprocessing:
@@ -86,6 +92,8 @@ def checked_preprocessing(found: Preprocessing, where: str) -> Preprocessing:
         numbers = isinstance(values, Sequence) and all(map(_is_number, values))
         if not numbers or len(values) != 3 or (name == "std" and min(values) <= 0):
             raise DataError(f"{where}: {name} of images is {str(values)[:40]}: expected three numbers")
+    if found.resize not in RESIZINGS:
+        raise DataError(f"{where}: images are resized by {str(found.resize)[:40]!r}, which is not done here")
     return found
 
 
@@ -100,6 +108,19 @@ def _sides(content: Mapping[str, Any], where: str) -> tuple[int, int]:
         return side, side
     crop = _side(content["crop_size"], f"{where}: crop_size")
     return (side if content.get("do_resize", True) is True else crop), crop
+
+
+def _resize(content: Mapping[str, Any], side: int, where: str) -> str:
+    """Return the filter, and whether the image is squeezed: to a height and a width, with nothing cut off."""
+    kind = str(content.get("image_processor_type") or content.get("feature_extractor_type"))
+    number = content.get("resample", _BILINEAR if kind.startswith("ViT") else _BICUBIC)
+    if type(number) is not int or number not in _FILTERS:
+        raise DataError(f"{where}: resample is {str(number)[:40]}: expected {', '.join(map(str, _FILTERS))}")
+    size, share = content.get("size"), content.get("crop_pct")
+    cropped = content.get("crop_size") is not None and content.get("do_center_crop", True) is True
+    squeezed = share is None and not cropped and not (isinstance(size, dict) and "shortest_edge" in size)
+    large = share is not None and side >= _SQUEEZED_FROM
+    return _FILTERS[number] + (WHOLE if squeezed or large else "")
 
 
 def _side(value: Any, where: str) -> int:

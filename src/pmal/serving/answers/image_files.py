@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pmal._runtime.progress import Advance, Display
-from pmal.data.decoding.fitting import read_fitted
+from pmal.data.decoding.fitting import ImageShape, read_fitted
 from pmal.data.samples import Pixels, Samples
 from pmal.data.sources.folder import FileStore, list_files
 from pmal.errors import DataError
@@ -57,21 +57,24 @@ def find_files(paths: Sequence[str]) -> tuple[list[str], list[BadFile]]:
 
 
 def read_images(
-    files: Sequence[str], size: int, channels: int, advance: Advance | None = None
+    files: Sequence[str], shape: ImageShape, advance: Advance | None = None
 ) -> Iterator[ReadBlock]:
     """Yield the files block by block, decoded to (channels, size, size)."""
+    size, channels, resize = shape
     count = max(1, min(BLOCK_IMAGES, BLOCK_BYTES // (channels * size**2)))
     for start in range(0, len(files), count):
         block = files[start : start + count]
         samples = Samples.whole(FileStore("", block), np.zeros(len(block), np.int64), ("",))
-        images, readable, quarantine = read_fitted(samples, size=size, channels=channels, advance=advance)
+        images, readable, quarantine = read_fitted(
+            samples, size=size, channels=channels, resize=resize, advance=advance
+        )
         bad = [BadFile(block[sample.id], sample.reason) for sample in quarantine]
         yield ReadBlock([block[row] for row in readable.ids.tolist()], images, bad)
 
 
 def answer_blocks(
     files: Sequence[str],
-    shape: tuple[int, int],
+    shape: ImageShape,
     errors: list[BadFile],
     display: Display,
     answer: Callable[[Pixels, list[str]], list[Entry]],
@@ -80,13 +83,13 @@ def answer_blocks(
 
     Args:
         files: image files.
-        shape: the side and the channels that the model takes.
+        shape: what the model takes.
         errors: files that cannot be read are added to it.
         display: shows the progress.
         answer: returns the answers for images and their names.
     """
     with display.stage("predicting", len(files), "images") as advance:
-        for block in read_images(files, *shape, advance):
+        for block in read_images(files, shape, advance):
             errors += block.bad
             if block.files:
                 yield answer(block.images, block.files)

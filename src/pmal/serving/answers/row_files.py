@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from pmal._runtime.progress import Display
+from pmal.data.decoding.fitting import ImageShape
 from pmal.data.samples import NOT_FINITE, Vectors, VectorStore
 from pmal.errors import DataError
 from pmal.serving.answers.image_files import BadFile, Entry, answer_blocks, find_files
@@ -17,7 +18,7 @@ KINDS = ".npz, .parquet or .safetensors"
 
 def answer_paths(
     paths: Sequence[str],
-    shape: tuple[int, int],
+    shape: ImageShape,
     errors: list[BadFile],
     display: Display,
     answer: Callable[[Any, list[str]], list[Entry]],
@@ -26,13 +27,13 @@ def answer_paths(
 
     Args:
         paths: files and folders.
-        shape: the side and the channels that the model takes.
+        shape: what the model takes.
         errors: what has no answer is added to it.
         display: shows the progress.
         answer: returns the answers for images or embeddings and their names.
     """
-    if shape[0] == 1:
-        return answer_rows(paths, shape[1], errors, display, answer)
+    if shape.size == 1:
+        return answer_rows(paths, shape.channels, errors, display, answer)
     files, bad = find_files(paths)
     errors += bad
     return answer_blocks(files, shape, errors, display, answer)

@@ -127,7 +127,7 @@ class ServedModel:
         spec = self.model.classifier.spec
         if self.takes_rows:
             return unpack_row(data, spec.channels)[:, None, None]
-        pixels = decode_fitted(data, spec.image_size, spec.channels, max_pixels=max_pixels)
+        pixels = decode_fitted(data, *spec.image_shape, max_pixels=max_pixels)
         return pixels.transpose(2, 0, 1)
 
     def answer(self, asked: Sequence[tuple[Images, str, int]]) -> list[dict[str, Any]]:

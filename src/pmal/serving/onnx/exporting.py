@@ -83,6 +83,7 @@ def describe_header(model: OpenSetModel) -> OnnxHeader:
         own_classes=len(spec.class_names),
         image_size=spec.image_size,
         channels=spec.channels,
+        resize=spec.image_shape.resize,
         score=model.deciding_score(),
         accept=None if given else rule.accept,
         per_class=rule.per_class and not given,

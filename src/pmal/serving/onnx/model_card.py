@@ -20,8 +20,9 @@ from PIL import Image
 TURNS = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}  # EXIF orientation: argument of Image.transpose
 
 
-def read_pixels(file, side, mode):
-    \"\"\"Return the pixels that `pmal predict` sees: the square in the middle, resized to `side`.\"\"\"
+def read_pixels(file, side, mode, resize):
+    \"\"\"Return the pixels that `pmal predict` sees: a square of `side` pixels.\"\"\"
+    name, _, whole = resize.partition(", ")  # the filter; whole: squeezed, else the square in the middle
     with Image.open(file) as image:
         (width, height), scale = image.size, 1
         square = min(width, height)
@@ -38,8 +39,11 @@ def read_pixels(file, side, mode):
     else:  # the same square of the image before it is turned
         left = (width - square + (turn in (2, 3, 7, 8))) // 2
         top = (height - square + (turn in (3, 4, 6, 7))) // 2
-    box = [edge / scale for edge in (left, top, left + square, top + square)]
-    small = plain.resize((side, side), Image.Resampling.BILINEAR, box=box)
+    part = (left, top, left + square, top + square)
+    if whole:
+        part = (0, 0, width, height) if scale > 1 else (0, 0, *plain.size)
+    box = [edge / scale for edge in part]
+    small = plain.resize((side, side), Image.Resampling[name.upper()], box=box)
     if scale > 1 and turn in TURNS:
         small = small.transpose(TURNS[turn])
     return np.asarray(small.convert(mode))
@@ -66,7 +70,8 @@ with open(FILE, "rb") as file:
 if hashlib.sha256(whole).hexdigest() != about["sha256"]:
     raise SystemExit("the file is damaged")
 classes, side = json.loads(about["classes"]), int(about["image_size"])
-pixels = read_pixels("image.png", side, "L" if about["channels"] == "1" else "RGB")
+mode, resize = "L" if about["channels"] == "1" else "RGB", about.get("resize", "bilinear")
+pixels = read_pixels("image.png", side, mode, resize)
 images = pixels.reshape(1, side, side, -1).transpose(0, 3, 1, 2)
 label, score, threshold = session.run(["label", "score", "threshold"], {"images": images})
 print(classes[label[0]] if label[0] >= 0 else "unknown", score[0], threshold[0])

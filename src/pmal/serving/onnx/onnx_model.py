@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 
 from pmal._runtime.progress import Display
 from pmal._runtime.text import printable
+from pmal.data.decoding.decode import BILINEAR, RESIZINGS
+from pmal.data.decoding.fitting import ImageShape
 from pmal.data.samples import Pixels, Vectors
 from pmal.errors import DataError, UsageError
 from pmal.serving.answers.answer_rows import (
@@ -72,6 +74,8 @@ class OnnxHeader:
     """Of each class by rank; empty for a model that has none."""
     pmal: str
     """The version that wrote it."""
+    resize: str = BILINEAR
+    """How an image becomes a square."""
 
     @property
     def takes_rows(self) -> bool:
@@ -99,6 +103,7 @@ class OnnxHeader:
             "own_classes": str(self.own_classes),
             "image_size": str(self.image_size),
             "channels": str(self.channels),
+            "resize": self.resize,
             "score": self.score,
             "accept": json.dumps(self.accept),
             "per_class": json.dumps(self.per_class),
@@ -130,6 +135,7 @@ class OnnxHeader:
                 note=found["note"],
                 prototypes=tuple(tuple(map(_member, ranked)) for ranked in json.loads(found["prototypes"])),
                 pmal=found["pmal"],
+                resize=found.get("resize", BILINEAR),  # files of an older pmal have none
             )
         except (KeyError, TypeError, ValueError, RecursionError):
             raise DataError("its metadata are not those that `pmal export` writes: export it again") from None
@@ -139,7 +145,7 @@ class OnnxHeader:
     def _check(self) -> None:
         count = len(self.class_names)
         sound = 0 < self.own_classes <= count == len(self.thresholds)
-        sound = sound and len(self.prototypes) in (0, count)
+        sound = sound and len(self.prototypes) in (0, count) and self.resize in RESIZINGS
         images = self.channels in (1, 3) and 8 <= self.image_size <= 4096
         if (
             not sound
@@ -215,7 +221,7 @@ class OnnxModel:
         self, paths: Sequence[str], errors: list[BadFile], display: Display, top: int
     ) -> Generator[list[dict[str, Any]], None, None]:
         """Yield answers block by block; what cannot be read is added to `errors`."""
-        shape = (self.header.image_size, self.header.channels)
+        shape = ImageShape(self.header.image_size, self.header.channels, self.header.resize)
         return answer_paths(
             paths, shape, errors, display, lambda images, names: self.describe(images, names, top)
         )

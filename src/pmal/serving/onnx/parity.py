@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from pmal._runtime.session import Session
+from pmal.data.decoding.fitting import ImageShape
 from pmal.data.decoding.loading import load_images
 from pmal.data.samples import evenly
 from pmal.data.splits.task import open_task
@@ -116,7 +117,7 @@ def images_to_check(model: OpenSetModel, run: Path, session: Session) -> Images:
         texts.append(f"{len(model.pictures)} prototypes")
     if (run / CONFIG).is_file():
         try:
-            named = _run_images(run, spec.image_size, spec.channels, session)
+            named = _run_images(run, spec.image_shape, session)
         except PmalError as error:
             session.display.say(f"not compared on the {unit} of the run: {error}")
             named = {}
@@ -136,13 +137,13 @@ def random_inputs(model: OpenSetModel, count: int) -> torch.Tensor:
     return torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
 
 
-def _run_images(run: Path, size: int, channels: int, session: Session) -> dict[str, torch.Tensor]:
+def _run_images(run: Path, shape: ImageShape, session: Session) -> dict[str, torch.Tensor]:
     task = open_task(read_config(run).data, session.resources.data_root)
     found = {}
     for name, samples in (("unknown test", task.unknown), ("known test", task.test)):
         if samples is not None:
             few = samples.at(evenly(len(samples), PART_LIMIT))
-            found[name] = load_images(few, size=size, channels=channels).images
+            found[name] = load_images(few, **shape._asdict()).images
     return found
 
 
