@@ -32,7 +32,7 @@ from pmal.data.sources.readers import is_named, open_source
 from pmal.data.splits.task import Task, learning_task, open_task
 from pmal.data.targets import KINDS, UNKNOWN, ClassLabels
 from pmal.encoders.choice import AUTO
-from pmal.encoders.precomputed import PRECOMPUTED
+from pmal.encoders.precomputed import OF_ROWS
 from pmal.errors import DataError, Interrupted, UsageError
 from pmal.estimator.class_scores import refuse_class_scores
 from pmal.estimator.conventions import Conventions, Floats, refuse_fit_options
@@ -384,7 +384,7 @@ class OpenSetClassifier(OpenWorldMixin, Conventions):
         return config, task, ClassLabels.named(task.class_names, unknown=self.unknown_label)
 
     def _array_task(self, X: Any, y: Any, seed: int) -> tuple[RunConfig, Task, ClassLabels, dict[str, Any]]:
-        rows = self.encoder == PRECOMPUTED or (self.encoder == AUTO and are_rows(X))
+        rows = self.encoder in OF_ROWS or (self.encoder == AUTO and are_rows(X))
         store, columns = rows_to_fit(self, X) if rows else (image_store(X, "X"), {})
         y = labels_given(y)
         labels = ClassLabels.of(y, len(store), self.unknown_label)
