@@ -18,6 +18,7 @@ from comparison import open_set, run
 from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import Normalizer
 
 KNOWN, UNKNOWN = ("numpy", "scipy", "torch"), ("sklearn", "pyarrow", "rich")
 NAMES = r"(?i)numpy|\bnp\b|scipy|torch|sklearn|scikit-learn|pyarrow|\bpa\b|rich"
@@ -50,9 +51,8 @@ def problems(seed=0):
     y = np.repeat(list(texts), [len(found) for found in texts.values()])
     raw = np.array([text for found in texts.values() for text in found], dtype=object)
     problem = open_set(f"docstrings, {len(KNOWN)} of {len(texts)} libraries", raw, y, KNOWN, seed)
-    embed = make_pipeline(
-        TfidfVectorizer(sublinear_tf=True, min_df=2), TruncatedSVD(PARTS, random_state=seed)
-    )
+    tfidf = TfidfVectorizer(sublinear_tf=True, min_df=2)
+    embed = make_pipeline(tfidf, TruncatedSVD(PARTS, random_state=seed), Normalizer())
     train_X = embed.fit_transform(problem.train_X)
     yield problem._replace(
         train_X=train_X, test_X=embed.transform(problem.test_X), unknown_X=embed.transform(problem.unknown_X)

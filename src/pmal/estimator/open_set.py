@@ -72,9 +72,9 @@ class OpenSetClassifier(OpenWorldMixin, Conventions):
 
     Args:
         method: pmal, softmax (a plain classifier), or one of docs/baselines.md.
-        encoder: a network by name, or "precomputed": X holds embeddings. auto: a pretrained one for
-            photographs if its weights are installed, "precomputed" for rows of numbers, else one that is
-            trained on X.
+        encoder: a network by name; "precomputed" if X holds embeddings, "mlp" if it is a table. auto: a
+            pretrained one for photographs if its weights are installed, "precomputed" for rows of numbers,
+            else one that is trained on X.
         reject_by: what a sample is rejected by: combined, neighbors, distance (to prototypes, the paper's
             rule), probability, logit or energy. auto: combined for pmal, for other methods the one of their
             paper.
