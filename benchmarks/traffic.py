@@ -7,7 +7,7 @@
 `none` nothing changes; in `shift` known scores grow by half a standard deviation from answer 300 on; in
 `unknown` every tenth image is an unknown one from there on, whose score is 3 larger.
 
-`update`: in each of 200 runs, a model with 40 held-out samples (two Gaussian classes in 6 dimensions) takes
+`update`: in each of 1,000 runs, a model with 40 held-out samples (two Gaussian classes in 6 dimensions) takes
 corrected answers in twice, and then answers 1,000 new known samples. In `fair` they are a fair sample of 60;
 in `mistakes` only those of 60 that were rejected; in `moved` all 60 come from classes that have moved.
 Writes benchmarks/results/discovery/watch.json and update.json.
@@ -50,7 +50,7 @@ def main() -> None:
         rows = [watch(kind, args.runs or 1000) for kind in ("none", "shift", "unknown")]
     else:
         kinds = [(score, kind) for score in SCORES for kind in ("before", "fair", "mistakes", "moved")]
-        rows = [update(score, kind, args.runs or 200) for score, kind in kinds]
+        rows = [update(score, kind, args.runs or 1000) for score, kind in kinds]
     write_json(OUT / f"{args.part}.json", {"rows": rows, "manifest": manifest})
     for row in rows:
         print(row)

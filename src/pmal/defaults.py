@@ -7,7 +7,7 @@ from pmal.config import EncoderConfig, build, merge, read_recipe
 from pmal.data.samples import Samples
 from pmal.data.sources.readers import SAMPLE
 from pmal.encoders.choice import AUTO, choose_encoder
-from pmal.encoders.precomputed import PRECOMPUTED
+from pmal.encoders.precomputed import OF_ROWS, PRECOMPUTED
 from pmal.ensemble.inputs import is_frozen
 
 
@@ -52,6 +52,6 @@ def usual_recipe(given: Mapping[str, Any]) -> str:
     ('sample', 'precomputed')
     """
     encoder = build(EncoderConfig, given.get("encoder", {}), "encoder.")
-    if encoder.name == PRECOMPUTED or is_frozen(encoder):
+    if encoder.name in OF_ROWS or is_frozen(encoder):
         return PRECOMPUTED
     return SAMPLE if given.get("data", {}).get("source", SAMPLE) == SAMPLE else "standard"

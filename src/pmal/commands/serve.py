@@ -62,6 +62,13 @@ def serve(
     batch_wait: Annotated[
         float, typer.Option(min=0, max=10_000, help="Milliseconds to wait for a batch to fill.")
     ] = 2,
+    p_values: Annotated[
+        Path | None,
+        typer.Option(help="File that keeps the p-values of answers: the watch goes on after a restart."),
+    ] = None,
+    alarm: Annotated[
+        float, typer.Option(help="How likely each alarm of the watch may ever be false, such as 0.01.")
+    ] = 0.01,
     access_log: Annotated[
         bool, typer.Option("--access-log", help="Log every request; the log is then JSON, line by line.")
     ] = False,
@@ -71,11 +78,13 @@ def serve(
 ) -> None:
     """Answer over HTTP, with a page to try the model on. SIGHUP reads model and keys again.
 
-    SIGTERM ends it in order. Images are never stored.
+    SIGTERM ends it in order. Images are never stored. The page and /v1/traffic show whether what comes in
+    still looks like the images that were held out; an alarm is also a line of the log.
     """
     _check_installed()
     session = start_session(Resources(device=device), True, "the service has not started")
 
+    from pmal.serving.answers.traffic import Traffic
     from pmal.serving.http.app import create_app
     from pmal.serving.http.connections import room_for
     from pmal.serving.http.core import Service
@@ -121,6 +130,7 @@ def serve(
             limits,
             keys=lambda: read_keys(api_key_file) if api_key_file else frozenset(),
             proxies=proxy or [],
+            traffic=Traffic(alarm, p_values, LOG.info),
             wait_seconds=batch_wait / 1e3,
             say=LOG.info,
         )

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from pmal.data.samples import BadImage, Samples, VectorStore, evenly
-from pmal.encoders.precomputed import PRECOMPUTED
+from pmal.encoders.precomputed import OF_ROWS, PRECOMPUTED
 from pmal.encoders.pretrained import weights_missing
 from pmal.errors import UsageError
 
@@ -45,7 +45,7 @@ def choose_encoder(samples: Samples, device: str) -> Choice:
 
 def check_encoder(samples: Samples, name: str) -> None:
     """Refuse an encoder of images for embeddings, before anything is built of it."""
-    if isinstance(samples.store, VectorStore) and name != PRECOMPUTED:
+    if isinstance(samples.store, VectorStore) and name not in OF_ROWS:
         raise UsageError(
             f"{samples.store.origin}: embeddings, but encoder {name} takes images: "
             "leave encoder and recipe out, and precomputed is chosen"

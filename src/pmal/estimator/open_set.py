@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from pmal import pipeline
@@ -32,9 +33,9 @@ from pmal.data.sources.readers import is_named, open_source
 from pmal.data.splits.task import Task, learning_task, open_task
 from pmal.data.targets import KINDS, UNKNOWN, ClassLabels
 from pmal.encoders.choice import AUTO
-from pmal.encoders.precomputed import PRECOMPUTED
+from pmal.encoders.precomputed import OF_ROWS
 from pmal.errors import DataError, Interrupted, UsageError
-from pmal.estimator.class_scores import refuse_class_scores
+from pmal.estimator.class_scores import is_asked_for_knownness
 from pmal.estimator.conventions import Conventions, Floats, refuse_fit_options
 from pmal.estimator.open_world import OpenWorldMixin
 from pmal.estimator.renamed import refuse_renamed, refuses_old_names, with_present_names
@@ -72,9 +73,9 @@ class OpenSetClassifier(OpenWorldMixin, Conventions):
 
     Args:
         method: pmal, softmax (a plain classifier), or one of docs/baselines.md.
-        encoder: a network by name, or "precomputed": X holds embeddings. auto: a pretrained one for
-            photographs if its weights are installed, "precomputed" for rows of numbers, else one that is
-            trained on X.
+        encoder: a network by name; "precomputed" if X holds embeddings, "mlp" if it is a table. auto: a
+            pretrained one for photographs if its weights are installed, "precomputed" for rows of numbers,
+            else one that is trained on X.
         reject_by: what a sample is rejected by: combined, neighbors, distance (to prototypes, the paper's
             rule), probability, logit or energy. auto: combined for pmal, for other methods the one of their
             paper.
@@ -224,13 +225,13 @@ class OpenSetClassifier(OpenWorldMixin, Conventions):
         score_N: Floats = self.model_.decision(*embedded).numpy()
         return score_N
 
+    @available_if(is_asked_for_knownness)  # type: ignore[untyped-decorator]  # sklearn has no types
     def decision_function(self, X: Any) -> Floats:
         """Return the threshold minus the unknown score: above 0 where `predict` names a class, only there.
 
         It is one number for each sample, not a score for each class: scikit-learn's tools that ask for the
-        latter, such as CalibratedClassifierCV, are refused.
+        latter, such as CalibratedClassifierCV, do not see this method and use `predict_proba`.
         """
-        refuse_class_scores()
         answers = self._answers(X)
         return _room(answers.score.numpy(), answers.limits.numpy())
 
@@ -384,7 +385,12 @@ class OpenSetClassifier(OpenWorldMixin, Conventions):
         return config, task, ClassLabels.named(task.class_names, unknown=self.unknown_label)
 
     def _array_task(self, X: Any, y: Any, seed: int) -> tuple[RunConfig, Task, ClassLabels, dict[str, Any]]:
-        rows = self.encoder == PRECOMPUTED or (self.encoder == AUTO and are_rows(X))
+        rows = self.encoder in OF_ROWS or (self.encoder == AUTO and are_rows(X))
+        if not rows and are_rows(X):
+            own = ", ".join(OF_ROWS)
+            raise UsageError(
+                f"encoder '{self.encoder}' takes images, and X has rows of numbers: use {own} or auto"
+            )
         store, columns = rows_to_fit(self, X) if rows else (image_store(X, "X"), {})
         y = labels_given(y)
         labels = ClassLabels.of(y, len(store), self.unknown_label)

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from pmal.rejection.model import Rule
+from pmal.reporting.page.discovery.names_table import read_names
 from tests.serving.digits_model import KNOWN, make_digits_model, read_digits
 from tests.serving.http_service import png, predict, running_model, serve_model
 from tests.serving.page_browser import drop, open_page
@@ -305,3 +306,26 @@ def test_an_answer_of_a_proxy_is_told_by_its_status(digits):
         drop(page, ("a.png", png(0)))
         page.wait_for_selector("#problem:not([hidden])")
         assert text(page, "problem") == "a.png: the service answered 502"
+
+
+def test_what_came_in_is_watched_and_right_answers_become_a_table():
+    """Noise alone: the alarm is on the page, and the table is one that `pmal update` reads."""
+    said = "document.getElementById('traffic-words').textContent"
+    with running_model() as (_, port), open_page(f"http://127.0.0.1:{port}/") as page:
+        page.wait_for_selector("html[data-ready]")
+        page.wait_for_function(f"() => {said} === 'no answers'")
+        drop(page, *((f"=noise, {i}.png", png(9, seed=i)) for i in range(25)))
+        page.wait_for_function("() => document.querySelectorAll('#rate-chart rect').length > 10")
+        page.wait_for_selector("#alarm:not([hidden])")
+        assert "ALARM: more images look unknown" in text(page, "alarm")
+        assert "25 of 25 rejected (100.0 %; 4.9 % of known images are)" in text(page, "traffic-words")
+        assert page.locator("#evidence-chart polyline").count() == 2
+        page.select_option("#truth", "unknown")
+        page.locator("#strip button").nth(1).click()
+        assert page.input_value("#truth") == ""
+        page.select_option("#truth", "a, b\nc")
+        assert "pmal update tiny corrections.csv" in text(page, "corrections-text")
+        with page.expect_download() as download:
+            page.click("#corrections-save")
+        table = read_names(download.value.path())
+    assert table == {"unknown": ["=noise, 0.png"], "a, b\nc": ["=noise, 1.png"]}

@@ -4,6 +4,9 @@ import socket
 
 import pytest
 
+from pmal.serving.answers.answer_files import read_p_values
+from pmal.serving.answers.traffic import Traffic
+from pmal.serving.http.schemas import Watched
 from tests.serving.http_service import call, png, predict, running_model
 from tests.support.hanging import HANGING, wait_for
 
@@ -57,3 +60,20 @@ def test_a_service_whose_worker_has_ended_is_not_ready():
         assert (reply.status, reply.headers["retry-after"]) == (503, "10")
         assert "restart" in reply.body["error"]
         assert call(port, "GET", "/healthz").status == 200
+
+
+def test_the_watch_counts_answers_of_the_score_that_decides(tmp_path):
+    kept = tmp_path / "p.csv"
+    with running_model(traffic=Traffic(0.01, kept, print)) as (service, port):
+        noise = [png(9, seed=i) for i in range(3)]
+        found = [predict(port, picture).body["answers"][0]["p_value"] for picture in noise]
+        predict(port, noise[0], query="?score=neighbors")
+        predict(port, b"no image")
+        state = call(port, "GET", "/v1/traffic").body
+        metrics = service.metrics.text().splitlines()
+    assert (state["answered"], state["rejected"], state["reason"], state["alarm"]) == (3, 3, None, False)
+    assert Watched(**state).points.answered == [0, 1, 2, 3]
+    assert read_p_values(kept) == found
+    assert {"pmal_watch_answers 3.0", "pmal_watch_known_alarm 0.0"} <= set(metrics)
+    evidence = next(line for line in metrics if line.startswith("pmal_watch_traffic_evidence"))
+    assert float(evidence.split()[1]) == state["traffic"]["evidence"]

@@ -17,7 +17,7 @@ from pmal.serving.answers.predict import TOP
 from pmal.serving.http.core import PREDICT, Service
 from pmal.serving.http.requests.guard import Guard, Rules, allowed_hosts
 from pmal.serving.http.requests.refusals import Refused
-from pmal.serving.http.schemas import REQUEST, Model, Predictions, Status, refusals
+from pmal.serving.http.schemas import REQUEST, Model, Predictions, Status, Watched, refusals
 
 MOST_PROTOTYPES = 100
 Score = Annotated[
@@ -33,6 +33,8 @@ PAGE = {
     "/page.css": ("page.css", "text/css"),
     "/page.js": ("page.js", "text/javascript"),
     "/scale.js": ("scale.js", "text/javascript"),
+    "/traffic.js": ("traffic.js", "text/javascript"),
+    "/corrections.js": ("corrections.js", "text/javascript"),
     "/camera.js": ("camera.js", "text/javascript"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
     "/docs": ("docs.html", "text/html"),
@@ -83,6 +85,11 @@ def _add_api(app: FastAPI, service: Service) -> None:
         limits = service.limits
         shown = {"body_bytes": limits.body_bytes, "pixels": limits.pixels, "images": limits.images}
         return JSONResponse({**service.deciding_by(score).about, "limits": shown})
+
+    @app.get("/v1/traffic", responses=refusals(), response_model=Watched, tags=["model"])
+    async def traffic() -> JSONResponse:
+        """Return how many images were rejected, and whether traffic still looks as held-out images did."""
+        return JSONResponse(service.traffic.state())
 
     @app.get(
         "/v1/prototypes/{fingerprint}/{k}/{rank}.png",

@@ -16,6 +16,7 @@ from pmal._runtime.processes.launch import usable_cores
 from pmal.data.decoding.decode import TooManyPixels
 from pmal.data.samples import BadImage
 from pmal.errors import PmalError, UsageError
+from pmal.serving.answers.traffic import Traffic
 from pmal.serving.http.batching import MicroBatcher
 from pmal.serving.http.connections import Connections
 from pmal.serving.http.counters import Metrics
@@ -33,6 +34,8 @@ LARGE_PIXELS = 8_000_000
 SMALL_BYTES, SMALL_PIXELS = 16 << 10, 128 * 128
 """Images of no more are decoded where they arrive: to pass them to a thread would take longer."""
 MOST_PATH = 200
+ALARM = 0.01
+"""How likely each alarm of the watch may ever be false."""
 PREDICT = "/v1/predict"
 
 Say = Callable[[str], None]
@@ -49,12 +52,15 @@ class Service:
         *,
         keys: Keys = frozenset,
         proxies: Collection[str] = (),
+        traffic: Traffic | None = None,
         wait_seconds: float = WAIT_SECONDS,
         say: Say = print,
     ) -> None:
         self.limits, self.say, self._load, self._load_keys = limits or Limits(), say, load, keys
         self.served, self.keys = load(), keys()
         self.house, self.metrics = House(self.limits), Metrics()
+        self.traffic = traffic or Traffic(ALARM, None, say)
+        self.traffic.follow(self.served.model, self.served.fingerprint)
         most, each = self.limits.connections, self.limits.client_connections
         self.connections = Connections(most, each, proxies)
         self.batcher: MicroBatcher[ServedModel] = MicroBatcher(
@@ -93,6 +99,7 @@ class Service:
                 self.say(f"reload failed, the old model continues to answer: {reason}")
                 return
             self.served, self.keys = served, keys
+            self.traffic.follow(served.model, served.fingerprint)
             self._show_model()
             self.metrics.reloads.labels("ok").inc()
             self.say(f"reloaded {self.served.name}: {self.served.fingerprint[:16]}")
@@ -140,6 +147,7 @@ class Service:
         for entry in entries:
             kind = "bad" if "reason" in entry else "known" if entry["known"] else "unknown"
             self.metrics.images.labels(kind).inc()
+        self.traffic.observe(served.watched, [e["p_value"] for e in entries if "reason" not in e])
         if len(errors) == len(entries):
             raise Refused(422, errors[0]["reason"], errors=errors)
         return {
@@ -193,7 +201,23 @@ class Service:
         watch("pmal_images_waiting", "Images waiting for the network.", lambda: self.batcher.waiting)
         watch("pmal_body_bytes", "Bodies held in memory.", lambda: self.house.held)
         watch("pmal_connections", "Open connections.", lambda: self.connections.count)
+        self._show_traffic()
         self._show_model()
+
+    def _show_traffic(self) -> None:
+        def seen(read: Callable[[dict[str, Any]], float]) -> Callable[[], float]:
+            return lambda: float(read(self.traffic.watch.state()))
+
+        show = self.metrics.watch
+        show("pmal_watch_answers", "Answers that are watched.", seen(lambda found: found["answered"]))
+        show("pmal_watch_rejected", "Those of them rejected.", seen(lambda found: found["rejected"]))
+        rate = seen(lambda found: found["expected_rejection_rate"])
+        show("pmal_watch_expected_rate", "Share of known images that is rejected.", rate)
+        for name, which in (("known", "accepted"), ("traffic", "all")):
+            about = f"Evidence, in powers of ten, that {which} images look more unknown than those held out."
+            show(f"pmal_watch_{name}_evidence", about, seen(lambda found, name=name: found[name]["evidence"]))
+            about = f"1 from when the evidence on {which} images reached that of an alarm."
+            show(f"pmal_watch_{name}_alarm", about, seen(lambda found, name=name: found[name]["alarm"]))
 
     def _show_model(self) -> None:
         self.metrics.model.info({"name": self.served.name, "fingerprint": self.served.fingerprint})

@@ -128,6 +128,40 @@ class Model(Header):
     limits: RequestLimits
 
 
+class Martingale(Form):
+    """Evidence that images look more unknown than those held out."""
+
+    evidence: Annotated[float, Field(description="The largest so far, in powers of ten.")]
+    alarm: bool
+    alarm_at: Annotated[int | None, Field(description="The answer at which it was given.")]
+
+
+class Points(Form):
+    """The course of it: columns of points at equal distances in answers."""
+
+    answered: list[int]
+    rejected: list[int]
+    known: Annotated[list[float], Field(description="Evidence at this point, in powers of ten.")]
+    traffic: list[float]
+
+
+class Watched(Form):
+    """What the service has answered since it watches this model, by p-values alone."""
+
+    reason: Annotated[str | None, Field(description="Why nothing is watched.")]
+    answered: int
+    rejected: int
+    rejection_rate: float | None
+    expected_rejection_rate: Annotated[float, Field(description="Of known images.")]
+    p_value_tenths: Annotated[list[int], Field(description="Answers by p-value: up to 0.1, to 0.2, ...")]
+    known: Annotated[Martingale, Field(description="Of accepted images.")]
+    traffic: Annotated[Martingale, Field(description="Of all images.")]
+    false_alarms: Annotated[float, Field(description="How likely each alarm may ever be false.")]
+    alarm: bool
+    words: list[str]
+    points: Points
+
+
 class Status(Form):
     """That it does."""
 

@@ -16,6 +16,7 @@ from pmal.errors import DataError, unknown_name
 from pmal.rejection.bundle.record import thresholds_in_effect
 from pmal.rejection.bundle.saving import describe_model
 from pmal.rejection.model import OpenSetModel
+from pmal.serving.answers.answer_files import watched_name
 from pmal.serving.answers.answer_rows import json_number, strongest_prototypes, unicode_name
 from pmal.serving.answers.predict import (
     describe_answers,
@@ -49,6 +50,11 @@ class ServedModel:
         about = model_header(self.model, Path())
         del about["folder"]  # where it lies is nobody's business
         return {"name": self.name, "fingerprint": self.fingerprint, **about}
+
+    @functools.cached_property
+    def watched(self) -> str:
+        """Model and score, as the watch over traffic calls them."""
+        return watched_name(self.fingerprint, self.model.rule.score)
 
     @functools.cached_property
     def about(self) -> dict[str, Any]:

@@ -1,7 +1,9 @@
 // Ask the service about images and show its answers. The slider decides again from the score alone, here.
 
 import { useCamera } from "./camera.js";
+import { offerTruth, showCorrections } from "./corrections.js";
 import { drawScale, element, figure, isKnown, number } from "./scale.js";
+import { showTraffic, watchTraffic } from "./traffic.js";
 
 const MOST_ITEMS = 30, MOST_CLASSES = 60, AT_ONCE = 4, PROTOTYPES = 5;
 const $ = (id) => document.getElementById(id);
@@ -111,6 +113,7 @@ async function answerAll(asked) {
     for (let item; (item = waiting.shift()); ) await answer(item);
   };
   await Promise.all(Array.from({ length: AT_ONCE }, worker));
+  await showTraffic();
 }
 
 async function answer(item) {
@@ -199,6 +202,7 @@ function rateNote(share) {
 
 function show() {
   showStrip();
+  showCorrections(items, model.name);
   $("empty").hidden = Boolean(shown);
   $("problem").hidden = !shown?.reason;
   $("problem").textContent = shown?.reason ? `${shown.name}: ${shown.reason}` : "";
@@ -234,6 +238,7 @@ function showAnswer() {
     ` ${rarity(answer)}${!known && isFar(shown) ? " Unlike any training image." : ""}`;
   drawScale($("scale"), model, score, limit);
   showPrototypes(answer);
+  offerTruth(model, shown, () => showCorrections(items, model.name));
 }
 
 function why(answer, known) {
@@ -328,6 +333,7 @@ function listen() {
 try {
   await loadModel();
   listen();
+  watchTraffic();
   document.documentElement.dataset.ready = "yes";
 } catch (error) {
   $("model-line").textContent = "The service cannot be reached: reload the page in a moment.";
