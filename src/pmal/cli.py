@@ -96,6 +96,9 @@ def fit(
     split: Annotated[int | None, typer.Option(min=0, help=DATA_HELP["split"])] = None,
     known: Annotated[str | None, typer.Option(help="Known classes by name, separated by commas.")] = None,
     num_known: Annotated[int | None, typer.Option(min=0, help=DATA_HELP["num_known"])] = None,
+    long_tail: Annotated[
+        float | None, typer.Option(metavar="RATIO", min=0, help=DATA_HELP["long_tail"])
+    ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help=RUN_HELP["seed"])] = None,
     encoder: Annotated[str | None, typer.Option(help=ENCODER_HELP["name"])] = None,
     weights: Annotated[
@@ -127,7 +130,14 @@ def fit(
     named = {
         "method": method,
         "seed": seed,
-        "data": {"source": source, "family": family, "split": split, "known": names, "num_known": num_known},
+        "data": {
+            "source": source,
+            "family": family,
+            "split": split,
+            "known": names,
+            "num_known": num_known,
+            "long_tail": long_tail,
+        },
         # From wherever the run is resumed.
         "encoder": {
             "name": encoder,

@@ -107,6 +107,8 @@ class DataConfig(Checked):
     """Mirror images: yes, no, or auto (not for digits)."""
     limit: Annotated[int, Within(0)] = 0
     """At most so many training images per class, the same ones in every run. 0: all."""
+    long_tail: Annotated[float, ZeroOr(Within(1))] = 0.0
+    """Draw a long tail: the largest class keeps so many times the training images of the smallest. 0: no."""
     held_out: Share = 0.1
     """Share of each class held out for the threshold; at least 40 images, or a third, in all. 0: none."""
     folds: Annotated[int, ZeroOr(Within(2))] = 0

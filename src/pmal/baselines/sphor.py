@@ -38,8 +38,8 @@ def spherical_loss(
     tensor(0.1269)
     """
     similar_NK = normalize(projected_NP, dim=1) @ prototypes_KP.T / temperature
-    surprise_N: Tensor = -(targets_NK * similar_NK.log_softmax(dim=1)).sum(dim=1)
-    return surprise_N.mean()
+    loss: Tensor = -(targets_NK * similar_NK.log_softmax(dim=1)).sum(dim=1).mean()
+    return loss
 
 
 def orthogonal_prototypes(classes: int, width: int) -> Tensor:
