@@ -11,6 +11,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
+from benchmarks.cost_front import COST_TABLES
 from benchmarks.discovery_tables import DISCOVERY_TABLES
 from benchmarks.far_tables import FAR_TABLES
 from benchmarks.hardening_tables import HARDENING_TABLES
@@ -271,6 +272,7 @@ TABLES = {
     **PHOTO_TABLES,
     **LIBRARY_TABLES,
     **DISCOVERY_TABLES,
+    **COST_TABLES,
     "prototypes": prototypes_table,
     "precomputed": precomputed_table,
     "new class": new_class_table,
