@@ -9,6 +9,8 @@ from pmal.data.sources.readers import SAMPLE
 from pmal.encoders.choice import AUTO, choose_encoder
 from pmal.encoders.precomputed import PRECOMPUTED
 from pmal.ensemble.inputs import is_frozen
+from pmal.errors import unknown_name
+from pmal.methods import METHODS
 
 
 def complete_settings(
@@ -34,7 +36,10 @@ def complete_settings(
         rest = {key: value for key, value in given["encoder"].items() if key != "name"}
         given = {**given, "encoder": rest}
     if recipe == OWN:
-        recipe = own_recipe(given.get("method", "pmal"), given.get("data", {}).get("source", SAMPLE))
+        method = given.get("method", "pmal")
+        if method not in METHODS:
+            raise unknown_name("method", method, METHODS)
+        recipe = own_recipe(method, given.get("data", {}).get("source", SAMPLE))
     settings = merge(read_recipe(recipe or usual_recipe(given)), given)
     # A user who sets a held-out share or a number of epochs wants exactly that: no folds, no least steps.
     for section, asked, instead in (("data", "held_out", "folds"), ("training", "epochs", "min_steps")):

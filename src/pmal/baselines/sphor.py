@@ -44,7 +44,7 @@ def spherical_loss(
 
 def orthogonal_prototypes(classes: int, width: int) -> Tensor:
     """Draw unit vectors that are orthogonal to each other, (K, P); P is at least K."""
-    columns_PK, _ = torch.linalg.qr(torch.randn(width, classes, dtype=torch.float64))
+    columns_PK: Tensor = torch.linalg.qr(torch.randn(width, classes, dtype=torch.float64)).Q
     return columns_PK.T.float().contiguous()
 
 
