@@ -37,11 +37,11 @@ def neighbors(z_BD: Floats, train_ND: Floats, k: int) -> Floats:
 
 
 def mahalanobis(z_BD: Floats, train_ND: Floats, labels_N: NDArray[np.int64]) -> Floats:
-    """Half of the squared distance to the nearest mean, by the covariance of all differences to them."""
+    """The squared distance to the nearest mean, by the covariance of all differences to them."""
     means_KD = np.array([train_ND[labels_N == k].mean(axis=0) for k in np.unique(labels_N)])
     precision_DD = EmpiricalCovariance().fit(train_ND - means_KD[labels_N]).precision_
     gaps = (z_BD - mean for mean in means_KD)
-    return np.min([0.5 * ((gap @ precision_DD) * gap).sum(axis=1) for gap in gaps], axis=0)
+    return np.min([((gap @ precision_DD) * gap).sum(axis=1) for gap in gaps], axis=0)
 
 
 def vim(z_BD: Floats, train_ND: Floats, weight_KD: Floats, bias_K: Floats, principal: int) -> Floats:
@@ -78,15 +78,18 @@ def openmax(logits_BK: Floats, train_NK: Floats, labels_N: NDArray[np.int64]) ->
 
 
 def metrics(confidence_B: Floats, known_B: NDArray[np.bool_]) -> dict[str, float]:
-    """AUROC, both AUPRs by the trapezoidal rule, and FPR95 with a strict comparison."""
-    false, true, _ = roc_curve(known_B, confidence_B)
+    """AUROC, both AUPRs by the trapezoidal rule, and FPR95.
+
+    In FPR95 the unknown images are the positive ones, since its version 1.5; before, the known ones were.
+    """
+    false, true, _ = roc_curve(~known_B, -confidence_B)
+    before_false, before_true, _ = roc_curve(known_B, confidence_B)
     precision_in, recall_in, _ = precision_recall_curve(known_B, confidence_B)
-    precision_out, recall_out, _ = precision_recall_curve(~known_B, 1 - confidence_B)
-    inside = np.sort(confidence_B[known_B])
-    threshold = inside[-int(np.floor(0.95 * len(inside)))]
+    precision_out, recall_out, _ = precision_recall_curve(~known_B, -confidence_B)
     return {
         "AUROC": float(auc(false, true)),
-        "FPR95": float((confidence_B[~known_B] > threshold).mean()),
+        "FPR95": float(false[np.argmax(true >= 0.95)]),
+        "FPR95, roles changed": float(before_false[np.argmax(before_true >= 0.95)]),
         "AUPR, known": float(auc(recall_in, precision_in)),
         "AUPR, unknown": float(auc(recall_out, precision_out)),
     }

@@ -166,7 +166,7 @@ def of_openood(saved: Saved) -> Iterator[Theirs]:
     yield "energy", "", openood.energy(test_logits), _as_it_is
     for k in (NEIGHBORS, USUAL_NEIGHBORS):
         yield "neighbors", f"k = {k}", openood.neighbors(test, train, k), lambda s: s / 2
-    yield "mahalanobis", "", openood.mahalanobis(test, train, labels), lambda s: 2 * s
+    yield "mahalanobis", "", openood.mahalanobis(test, train, labels), _as_it_is
     yield "vim", "", openood.vim(test, train, *layer, saved.principal), _as_it_is
     yield "react", "", openood.react(test, train, *layer, 100 * REACT_SHARE), _as_it_is
     yield "openmax", "", openood.openmax(test_logits, logits, labels), _as_it_is

@@ -11,11 +11,13 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
+from benchmarks.cost_front import COST_TABLES
 from benchmarks.discovery_tables import DISCOVERY_TABLES
 from benchmarks.far_tables import FAR_TABLES
 from benchmarks.hardening_tables import HARDENING_TABLES
 from benchmarks.library_tables import LIBRARY_TABLES
 from benchmarks.photo_tables import PHOTO_TABLES
+from benchmarks.rule_choice import RULE_TABLES
 from benchmarks.search_tables import SEARCH_TABLES
 from benchmarks.speed_tables import SPEED_TABLES, hardware_name, rounded
 from pmal._runtime.files import read_json, write_text
@@ -38,6 +40,8 @@ from pmal.benchmark.tables.method_tables import methods_tables, paired_tables, p
 from pmal.benchmark.tables.paper import SCORES as SCORE_OF_PAPER
 from pmal.benchmark.tables.paper import method_tables
 from pmal.benchmark.tables.references import equal_ensembles, long_softmax, softmax_results
+from pmal.config import own_recipe
+from pmal.methods import METHODS
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -107,8 +111,8 @@ def baselines_table() -> str:
     """Every method on CIFAR-10 by its own score, beside what the paper prints for it."""
     printed = method_tables()[1]
     lines = [
-        "| method, epochs | rejects by | AUROC, arpl 0 | arpl 0, 2, 4 | the same by logit | published |",
-        "|---|---|---|---|---|---|",
+        "| method, epochs | recipe | by | AUROC, arpl 0 | all splits | the same by logit | published |",
+        "|---|---|---|---|---|---|---|",
     ]
     for key, same in _on_cifar10():
         score = SCORE_OF_PAPER.get(key.method, same[0].score)
@@ -116,8 +120,8 @@ def baselines_table() -> str:
         means = (average(first, auroc(score)), average(same, auroc(score)), average(same, auroc("logit")))
         published = printed.get(paper_row(1, key), {}).get(("AUROC", key.source))
         value = published.value if published else ""
-        name = ", ".join([key.method, *key.settings, key.epochs_text])
-        lines.append(f"| {name} | {score} | {' | '.join(map(entry_text, means))} | {value} |")
+        name = ", ".join([key.method, *key.shown_settings, key.epochs_text])
+        lines.append(f"| {name} | {key.recipe} | {score} | {' | '.join(map(entry_text, means))} | {value} |")
     return "\n".join(lines)
 
 
@@ -133,14 +137,20 @@ def cgdl_table() -> str:
 
 
 def _on_cifar10() -> list[tuple[Key, list[Result]]]:
-    """What every method has run: the splits 0, 2 and 4."""
+    """What every method has run, the splits 0, 2 and 4; and with its own recipe, 0 to 2."""
     results, _ = Ledger(RESULTS).results()
     found = []
     for key, group in group_results(main_results(results)).items():
-        same = [result for result in group if result.cell.split in (0, 2, 4)]
-        if same and (key.source, key.family, key.encoder, key.recipe, key.epochs) == CIFAR10:
+        own = (key.source, key.family) == CIFAR10[:2] and key.recipe == _own_recipe(key)
+        splits = (0, 1, 2) if own else (0, 2, 4)
+        same = [result for result in group if result.cell.split in splits]
+        if same and (own or (key.source, key.family, key.encoder, key.recipe, key.epochs) == CIFAR10):
             found.append((key, same))
     return found
+
+
+def _own_recipe(key: Key) -> str:
+    return own_recipe(key.method, key.source) if key.method in METHODS else ""
 
 
 def quality_table() -> str:
@@ -276,6 +286,8 @@ TABLES = {
     **PHOTO_TABLES,
     **LIBRARY_TABLES,
     **DISCOVERY_TABLES,
+    **COST_TABLES,
+    **RULE_TABLES,
     "prototypes": prototypes_table,
     "precomputed": precomputed_table,
     "new class": new_class_table,

@@ -1,6 +1,7 @@
 import tomllib
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,22 +10,56 @@ from pmal.config import (
     RunConfig,
     TrainingConfig,
     build,
+    describe_recipes,
     field_help,
     list_recipes,
     merge,
+    own_recipe,
     parse_assignment,
     read_recipe,
     to_settings,
     to_toml,
 )
 from pmal.errors import UsageError
+from pmal.methods import METHODS
 
 
-@pytest.mark.parametrize("name", ["imagenet", "imagenet-lt", "paper", "sample", "standard", "strong"])
-def test_every_recipe_parses(name):
-    assert name in list_recipes()
-    config = build(RunConfig, read_recipe(name))
-    assert config.training.epochs > 0
+def test_every_recipe_parses():
+    assert {"imagenet", "imagenet-lt", "paper", "sample", "standard", "strong"} < set(list_recipes())
+    for name in list_recipes():
+        assert build(RunConfig, read_recipe(name)).training.epochs > 0
+
+
+def test_the_help_of_an_option_names_the_recipes_for_all_methods():
+    assert describe_recipes().startswith(
+        "imagenet, imagenet-lt, paper, precomputed, sample, standard, strong, own"
+    )
+
+
+def test_every_method_has_the_recipe_that_it_was_published_with():
+    from pmal.pipeline import check_config
+
+    for method in METHODS:
+        for source in ("cifar10", "tinyimagenet"):
+            recipe = own_recipe(method, source)
+            config = build(RunConfig, merge(read_recipe(recipe), {"method": method}))
+            check_config(config)
+            # Whatever it trains with, it is written down, and no other method's default gets in.
+            assert config.training != TrainingConfig(), (method, recipe)
+    assert own_recipe("arpl+cs", "tinyimagenet") == "arpl-tinyimagenet"
+    with pytest.raises(UsageError, match="method mine has none: choose imagenet"):
+        own_recipe("mine", "cifar10")
+
+
+def test_smoothed_labels_of_the_softmax_on_tinyimagenet_are_the_published_ones():
+    """There the own class keeps 1 - 0.9, and the other 19 share 0.9."""
+    smoothing = build(RunConfig, read_recipe("softmax-tinyimagenet")).training.label_smoothing
+    logits = torch.randn(4, 20, generator=torch.Generator().manual_seed(0)).double()
+    labels = torch.tensor([3, 0, 19, 7])
+    targets = torch.full((4, 20), 0.9 / 19).double().scatter(1, labels[:, None], 0.1)
+    published = -(targets * logits.log_softmax(dim=1)).sum(dim=1).mean()
+    ours = torch.nn.functional.cross_entropy(logits, labels, label_smoothing=smoothing)
+    torch.testing.assert_close(ours, published, rtol=1e-6, atol=1e-6)
 
 
 def test_paper_recipe_is_the_papers_text():

@@ -6,6 +6,7 @@ from pmal import defaults
 from pmal.config import read_recipe
 from pmal.defaults import complete_settings, usual_recipe
 from pmal.encoders.choice import Choice
+from pmal.errors import UsageError
 
 
 @pytest.fixture
@@ -48,3 +49,12 @@ def test_a_known_data_set_has_its_recipe_also_for_auto(chosen):
     settings, note = complete_settings(given, None, None, "cpu")
     assert settings.get("encoder", {}) == read_recipe("sample").get("encoder", {})
     assert note == ""
+
+
+def test_a_method_s_own_recipe_is_that_of_the_data_set_too():
+    given = {"method": "softmax", "data": {"source": "tinyimagenet"}, "training": {"epochs": 3}}
+    settings, _ = complete_settings(given, "own", None, "cpu")
+    assert settings["training"]["optimizer"] == "adam"
+    assert settings["training"]["epochs"] == 3
+    with pytest.raises(UsageError, match="did you mean 'softmax'"):
+        complete_settings({"method": "sofmax"}, "own", None, "cpu")

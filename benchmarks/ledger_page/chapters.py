@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.cost_front import comparisons, front_panels
 from benchmarks.ledger_page.figures import curves_figure, minings_figures, paired_figure, variants_figure
 from benchmarks.ledger_page.tables import (
     comparable,
@@ -45,6 +46,7 @@ def ledger_page(folder: Path, say: Callable[[str], None]) -> Page:
     sections = [
         _methods_section(results, paper_tables(ledger)[0]),
         _paired_section(results),
+        _cost_section(results),
         _curves_section(results),
         _variants_section(results),
         _minings_section(minings),
@@ -104,6 +106,24 @@ def _paired_section(results: Sequence[Result]) -> Section | None:
         blocks.append(Figure(f"paired-{i}", "dots", figure, label, caption, title=f"family={table.family}"))
     blocks.append(Details("The same as tables", [table_block(table) for table in tables]))
     return Section("paired", "Against softmax", lead, blocks)
+
+
+def _cost_section(results: Sequence[Result]) -> Section | None:
+    panels = front_panels(results)
+    if not panels:
+        return None
+    best = [
+        f"{one.source}: {'; '.join(f'{row.key.name}, {row.key.epochs_text}' for row in one.front('logit'))}"
+        for one in comparisons(results)
+    ]
+    lead = (
+        "AUROC over the cost of all trainings, on the splits that most rows have together. Dashed: the rows"
+    )
+    lead += " that no other beats for as many passes or fewer. Lengths of one method are joined."
+    caption = f"On the front by the largest logit, with epochs, the cheapest first. {'. '.join(best)}."
+    label = "AUROC over passes per training image, a line for each method"
+    figure = Figure("cost-passes", "lines", {"panels": panels, "shared": False}, label, caption, title="Cost")
+    return Section("cost", "What AUROC costs", lead, [figure])
 
 
 def _curves_section(results: Sequence[Result]) -> Section | None:

@@ -56,12 +56,13 @@ from pmal.commands.options import (
 from pmal.commands.report import report, report_after_fit
 from pmal.commands.serve import serve
 from pmal.config import (
+    OWN,
     TEMPERATURES,
     MiningConfig,
     Resources,
     RunConfig,
     build,
-    list_recipes,
+    describe_recipes,
     merge,
     parse_assignment,
     read_recipe,
@@ -90,11 +91,14 @@ def fit(
     source: Annotated[str | None, typer.Argument(metavar="SOURCE", help=DATA_HELP["source"])] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder. Default: runs/ and the run's name.")] = None,
     method: Annotated[str | None, typer.Option(help=RUN_HELP["method"])] = None,
-    recipe: Annotated[str | None, typer.Option(help=f"{', '.join(list_recipes())}, or a TOML file.")] = None,
+    recipe: Annotated[str | None, typer.Option(help=f"{describe_recipes()}.")] = None,
     family: Annotated[str | None, typer.Option(help=DATA_HELP["family"])] = None,
     split: Annotated[int | None, typer.Option(min=0, help=DATA_HELP["split"])] = None,
     known: Annotated[str | None, typer.Option(help="Known classes by name, separated by commas.")] = None,
     num_known: Annotated[int | None, typer.Option(min=0, help=DATA_HELP["num_known"])] = None,
+    long_tail: Annotated[
+        float | None, typer.Option(metavar="RATIO", min=0, help=DATA_HELP["long_tail"])
+    ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help=RUN_HELP["seed"])] = None,
     encoder: Annotated[str | None, typer.Option(help=ENCODER_HELP["name"])] = None,
     weights: Annotated[
@@ -126,7 +130,14 @@ def fit(
     named = {
         "method": method,
         "seed": seed,
-        "data": {"source": source, "family": family, "split": split, "known": names, "num_known": num_known},
+        "data": {
+            "source": source,
+            "family": family,
+            "split": split,
+            "known": names,
+            "num_known": num_known,
+            "long_tail": long_tail,
+        },
         # From wherever the run is resumed.
         "encoder": {
             "name": encoder,
@@ -396,7 +407,7 @@ def _configure(
 ) -> tuple[RunConfig, str]:
     """Return defaults, then recipe, `--set` and the options by name; and why this encoder was chosen."""
     given = merge(*(checked(parse_assignment(text)) for text in assignments), _given(named))
-    if recipe is not None:
+    if recipe is not None and recipe != OWN:
         checked(read_recipe(recipe), f"recipe {recipe}: ")
 
     from pmal._runtime.devices import choose_device

@@ -107,6 +107,8 @@ class DataConfig(Checked):
     """Mirror images: yes, no, or auto (not for digits)."""
     limit: Annotated[int, Within(0)] = 0
     """At most so many training images per class, the same ones in every run. 0: all."""
+    long_tail: Annotated[float, ZeroOr(Within(1))] = 0.0
+    """Draw a long tail: the largest class keeps so many times the training images of the smallest. 0: no."""
     held_out: Share = 0.1
     """Share of each class held out for the threshold; at least 40 images, or a third, in all. 0: none."""
     folds: Annotated[int, ZeroOr(Within(2))] = 0
@@ -177,6 +179,8 @@ class TrainingConfig(Checked):
     """cosine (to zero), or steps (times 0.1 every `step_epochs`)."""
     warmup_epochs: Annotated[float, Within(0)] = 5.0
     """Epochs of linear warm-up of the learning rate; at most a fifth of the training."""
+    restarts: Annotated[int, Within(0)] = 0
+    """How often the schedule cosine starts again from the peak, after equal parts of the training."""
     step_epochs: Count = 120
     """Epochs between two drops of the schedule steps."""
     label_smoothing: Share = 0.0
@@ -225,6 +229,8 @@ class OptimizationConfig(Checked):
 
     epochs: Annotated[int, Within(0)] = 0
     """Passes of the second training over the training set. 0: as many as training.epochs."""
+    learning_rate: Annotated[float, ZeroOr(Within(0, above=True))] = 0.0
+    """Peak learning rate of the second training. 0: training.learning_rate."""
     margin: Annotated[float, Within(0)] = 0.5
     """By how much a sample shall be nearer to its own class's prototypes than to any other's (0 to 2)."""
     temperature: Annotated[float, ZeroOr(Within(1e-4))] = 0.0
@@ -277,22 +283,52 @@ class RunConfig(Checked):
     @property
     def second_training(self) -> TrainingConfig:
         """How the network is trained a second time."""
-        return dataclasses.replace(self.training, epochs=self.optimization.epochs or self.training.epochs)
+        own, first = self.optimization, self.training
+        rate = own.learning_rate or first.learning_rate
+        return dataclasses.replace(first, epochs=own.epochs or first.epochs, learning_rate=rate)
+
+
+OWN = "own"
+"""In the place of a recipe: that of the method's paper or public code."""
 
 
 def list_recipes() -> list[str]:
-    """Return the names of the recipes that come with the package."""
-    folder = resources.files("pmal") / "recipes"
-    return sorted(
-        entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml")
-    )
+    """Return the names of all recipes: those for every method, then those of single methods."""
+    return [*_recipes(), *_recipes("published", "published/tinyimagenet")]
+
+
+def describe_recipes() -> str:
+    """Return the recipes for all methods as text, for the help of an option."""
+    return f"{', '.join(_recipes())}, {OWN} (as the method was published), or a TOML file"
+
+
+def own_recipe(method: str, source: str) -> str:
+    """Return the recipe that a method was published with, for this data set if it has one.
+
+    >>> own_recipe("arpl+cs", "cifar10"), own_recipe("softmax", "tinyimagenet"), own_recipe("pmal", "svhn")
+    ('arpl', 'softmax-tinyimagenet', 'paper')
+    """
+    base = "paper" if method == "pmal" else method.partition("+")[0]
+    for name in (f"{base}-{source}", base):
+        if name in list_recipes():
+            return name
+    raise UsageError(f"recipe {OWN}: method {method} has none: choose {', '.join(_recipes())} or a file")
+
+
+def _recipes(*folders: str) -> dict[str, Any]:
+    """Return the recipe files in folders of the package's recipes, by name."""
+    root = resources.files("pmal") / "recipes"
+    files = [entry for folder in folders or (".",) for entry in (root / folder).iterdir()]
+    names = {entry.name.removesuffix(".toml"): entry for entry in files if entry.name.endswith(".toml")}
+    return dict(sorted(names.items()))
 
 
 def read_recipe(recipe: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the settings of a recipe: one that comes with the package, or any TOML file."""
     name = os.fspath(recipe)
-    if name in list_recipes():
-        text = (resources.files("pmal") / "recipes" / f"{name}.toml").read_text(encoding="utf-8")
+    shipped = _recipes(".", "published", "published/tinyimagenet")
+    if name in shipped:
+        text = shipped[name].read_text(encoding="utf-8")
     elif name.endswith(".toml"):
         try:
             text = Path(name).read_text(encoding="utf-8")
@@ -301,7 +337,7 @@ def read_recipe(recipe: str | os.PathLike[str]) -> dict[str, Any]:
         except ValueError:
             raise UsageError(f"recipe {name}: not text in UTF-8") from None
     else:
-        raise unknown_name("recipe", name, [*list_recipes(), "or a path ending in .toml"])
+        raise unknown_name("recipe", name, [*shipped, OWN, "or a path ending in .toml"])
     return parse_toml(text, name)
 
 

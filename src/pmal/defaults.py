@@ -3,12 +3,14 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pmal.config import EncoderConfig, build, merge, read_recipe
+from pmal.config import OWN, EncoderConfig, build, merge, own_recipe, read_recipe
 from pmal.data.samples import Samples
 from pmal.data.sources.readers import SAMPLE
 from pmal.encoders.choice import AUTO, choose_encoder
 from pmal.encoders.precomputed import OF_ROWS, PRECOMPUTED
 from pmal.ensemble.inputs import is_frozen
+from pmal.errors import unknown_name
+from pmal.methods import METHODS
 
 
 def complete_settings(
@@ -21,7 +23,7 @@ def complete_settings(
 
     Args:
         given: what the user has set, by section.
-        recipe: its name or file. None: the one that goes with the encoder.
+        recipe: its name or file. None: the one that goes with the encoder. own: the method's.
         own: opens the user's own samples. None: the data set is a known one, which has its recipe.
         device: cpu or cuda.
     """
@@ -33,6 +35,11 @@ def complete_settings(
     elif name == AUTO:
         rest = {key: value for key, value in given["encoder"].items() if key != "name"}
         given = {**given, "encoder": rest}
+    if recipe == OWN:
+        method = given.get("method", "pmal")
+        if method not in METHODS:
+            raise unknown_name("method", method, METHODS)
+        recipe = own_recipe(method, given.get("data", {}).get("source", SAMPLE))
     settings = merge(read_recipe(recipe or usual_recipe(given)), given)
     # A user who sets a held-out share or a number of epochs wants exactly that: no folds, no least steps.
     for section, asked, instead in (("data", "held_out", "folds"), ("training", "epochs", "min_steps")):

@@ -31,6 +31,8 @@ class Method:
     """The second training keeps images near mined prototypes."""
     scores: tuple[str, ...] = ()
     """Scores of its own, next to those of the logits."""
+    passes: float = 1.0
+    """How many images go through the network for each image of a batch, under its own head."""
     paper: str = ""
 
 

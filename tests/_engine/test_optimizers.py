@@ -18,6 +18,16 @@ def test_cosine_starts_at_the_peak_and_ends_near_zero():
     assert 0 < rates[-1] < 1e-3
 
 
+def test_a_cosine_that_starts_again_is_torch_s():
+    config = TrainingConfig(epochs=6, learning_rate=0.4, warmup_epochs=0, restarts=2)
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.4)
+    theirs = torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(optimizer, T_0=2 * 10)
+    for step in range(60):
+        assert learning_rate(step, 10, config) == pytest.approx(theirs.get_last_lr()[0], abs=1e-12)
+        optimizer.step()
+        theirs.step()
+
+
 def test_steps_drop_by_ten():
     config = TrainingConfig(
         epochs=600, learning_rate=0.01, schedule="steps", step_epochs=120, warmup_epochs=0

@@ -34,7 +34,7 @@ def clusters(count, seed):
     return CENTERS[labels] + 0.3 * torch.randn(count, 2, generator=generator), labels
 
 
-def learn(name, steps=300, **options):
+def learn(name, steps=300, views=1, **options):
     """A linear map of the plane under the method's own loss, and how well it then does on new samples."""
     torch.manual_seed(0)
     spec = ClassifierSpec(EncoderConfig("precomputed"), tuple("abcd"), 1, 2, HeadConfig(name, options))
@@ -42,7 +42,8 @@ def learn(name, steps=300, **options):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     for step in range(steps):
         x, labels = clusters(64, step)
-        loss = model.head.loss(model, x[:, :, None, None], labels, 0.0, None)
+        several = torch.cat([x + 0.01 * view for view in range(views)])
+        loss = model.head.loss(model, several[:, :, None, None], labels, 0.0, None)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

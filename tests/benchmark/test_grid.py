@@ -163,3 +163,22 @@ def test_what_does_not_exist_is_named_with_what_does(words, message):
 
 def test_ranges():
     assert whole_numbers("3, 0-2,1", "--seeds") == [3, 0, 1, 2]
+
+
+def test_each_method_with_the_recipe_that_it_was_published_with():
+    found = cells(methods="softmax,arpl+cs,proser,cpn", data="cifar10,tinyimagenet", recipe="own")
+    by_place = {(cell.method, cell.source): (cell.recipe, cell.encoder, cell.epochs) for cell in found}
+    assert by_place["softmax", "cifar10"] == ("softmax", "oscri", 600)
+    assert by_place["softmax", "tinyimagenet"] == ("softmax-tinyimagenet", "oscri", 600)
+    assert by_place["arpl+cs", "tinyimagenet"] == ("arpl-tinyimagenet", "oscri", 100)
+    assert by_place["proser", "cifar10"] == ("proser", "wide_resnet", 60)
+    proser, cpn = (cell for cell in found if cell.source == "cifar10" and cell.method in ("proser", "cpn"))
+    assert (proser.config().second_training.epochs, proser.config().second_training.learning_rate) == (
+        10,
+        0.001,
+    )
+    assert cpn.config().rejection.score == "probability"
+    assert proser.settings == cpn.settings == ()  # all of it is in the recipe
+    # Of the second training, with or without prototypes, and of nothing else.
+    short = cells(methods="softmax,proser", data="cifar10", settings=("optimization.epochs=10",))
+    assert [cell.settings for cell in short] == [(), ("optimization.epochs=10",)]

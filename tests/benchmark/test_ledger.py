@@ -105,7 +105,7 @@ def test_the_passes_of_an_older_record_are_counted(tmp_path):
     pmal = tiny("pmal", epochs=10, settings=["ensemble.size=4"])
     assert passes(tmp_path / "a", record(pmal, logit=0.5)) == 40 + 10 * (1 + 18 / 32)
     assert passes(tmp_path / "b", record(pmal, logit=0.5) | about(pmal, 20)) == 40 + 10 * (1 + 60 / 32)
-    assert passes(tmp_path / "c", record(tiny("proser", epochs=10), logit=0.5)) == 20
+    assert passes(tmp_path / "c", record(tiny("proser", epochs=10), logit=0.5)) == 10 + 1.5 * 10
     assert passes(tmp_path / "d", record(tiny("softmax", epochs=10), logit=0.5)) == 10
     assert passes(tmp_path / "e", record(tiny("softmax", epochs=10).together(3), logit=0.5), ENSEMBLE) == 30
     longer = tiny("pmal", epochs=10, settings=["optimization.epochs=30"])

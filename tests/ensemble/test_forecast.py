@@ -1,5 +1,6 @@
 """How long a run takes is told before it starts."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +11,7 @@ from pmal.ensemble import forecast
 from pmal.ensemble.classifier import ClassifierSpec
 from pmal.ensemble.finetuning import forward_passes
 from pmal.ensemble.forecast import IMAGES, Work, describe_time, seconds_needed, work_of
+from pmal.ensemble.heads import HeadConfig
 
 SPEC = ClassifierSpec(EncoderConfig("small"), ("a", "b"), 28, 1)
 
@@ -47,6 +49,14 @@ def test_the_second_step_is_the_one_that_counts():
     # One clock at the start and one at the end of the second step: half a second for IMAGES images.
     found = seconds_needed(Work(0, 100 * IMAGES), SPEC, RunConfig(), None, clock(7.0, 7.5))
     assert found == pytest.approx(50.0)
+
+
+def test_a_step_that_shows_several_views_is_not_counted_for_each():
+    """The clock has seen all of them."""
+    spec = replace(SPEC, head=HeadConfig("conosr"))
+    config = RunConfig(method="conosr")
+    one = seconds_needed(Work(0, 4 * 10 * IMAGES), spec, config, None, clock=clock(0.0, 2.0))
+    assert one == pytest.approx(10 * 2.0)
 
 
 def test_embedding_is_added():

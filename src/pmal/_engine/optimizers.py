@@ -118,13 +118,17 @@ def learning_rate(step: int, steps_per_epoch: int, config: TrainingConfig) -> fl
     >>> config = TrainingConfig(epochs=10, learning_rate=0.1, warmup_epochs=2)
     >>> [round(learning_rate(epoch, 1, config), 3) for epoch in range(10)]
     [0.05, 0.1, 0.1, 0.096, 0.085, 0.069, 0.05, 0.031, 0.015, 0.004]
+    >>> config = TrainingConfig(epochs=6, learning_rate=0.1, warmup_epochs=0, restarts=1)
+    >>> [round(learning_rate(epoch, 1, config), 3) for epoch in range(6)]
+    [0.1, 0.075, 0.025, 0.1, 0.075, 0.025]
     """
     total = config.epochs * steps_per_epoch
     warmup = min(round(config.warmup_epochs * steps_per_epoch), total // 5)
     if step < warmup:
         return config.learning_rate * (step + 1) / warmup
     if config.schedule == "cosine":
-        return config.learning_rate * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(total - warmup, 1)))
+        part = max(total - warmup, 1) / (config.restarts + 1)
+        return config.learning_rate * 0.5 * (1 + math.cos(math.pi * ((step - warmup) % part) / part))
     if config.schedule == "steps":
         return config.learning_rate * 0.1 ** (step // (config.step_epochs * steps_per_epoch))
     raise unknown_name("schedule", config.schedule, ["cosine", "steps"])

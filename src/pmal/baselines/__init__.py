@@ -3,6 +3,6 @@
 Importing a module registers its methods, as a plugin does with those of its own.
 """
 
-from pmal.baselines import arpl, cgdl, cpn, openhybrid, openmax, proser, rpl
+from pmal.baselines import arpl, cgdl, conosr, cpn, cssr, openhybrid, openmax, proser, rpl, sphor
 
-__all__ = ["arpl", "cgdl", "cpn", "openhybrid", "openmax", "proser", "rpl"]
+__all__ = ["arpl", "cgdl", "conosr", "cpn", "cssr", "openhybrid", "openmax", "proser", "rpl", "sphor"]

@@ -72,7 +72,7 @@ class AdversarialPointsHead(Head):
         return cross_entropy(logits_BK, labels_B, label_smoothing=smoothing) + self.weight * outside_B.mean()
 
 
-@register_method("arpl+cs", paper=PAPER)
+@register_method("arpl+cs", paper=PAPER, passes=2)
 class ConfusedPointsHead(AdversarialPointsHead):
     """ARPL with a generator of confusing samples.
 

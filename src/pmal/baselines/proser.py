@@ -104,6 +104,7 @@ def draw_shares(count: int, alpha: int, device: torch.device) -> Tensor:
     "proser",
     after=True,
     again=True,
+    passes=1.5,  # of images and mixtures, the mixtures through the upper half alone
     paper="Zhou et al., Learning Placeholders for Open-Set Recognition, CVPR 2021",
 )
 class PlaceholderHead(LinearHead):

@@ -10,7 +10,7 @@ from pmal.benchmark.ablations import find_grid, measure_of
 from pmal.benchmark.cells.asked_methods import EQUAL_COST, TOGETHER, method_names
 from pmal.benchmark.cells.cell import Cell, make_cell, plain_settings
 from pmal.benchmark.cells.equal_cost import count_known_classes, equal_cost_cell
-from pmal.config import DataConfig, RunConfig, build, merge, parse_assignment, read_recipe
+from pmal.config import OWN, DataConfig, RunConfig, build, merge, own_recipe, parse_assignment, read_recipe
 from pmal.data.rows.table import holds_embeddings
 from pmal.data.sources.readers import is_named, open_source
 from pmal.data.splits.protocols import get_split, list_families, list_sets, splits
@@ -73,7 +73,7 @@ def plan(request: Request, data_root: str | None = None) -> list[Planned]:
     count = functools.cache(lambda data: count_known_classes(data, data_root))
     found: dict[Cell, Planned] = {}
     for source, family, split in _problems(request):
-        usual = plain_settings(request.recipe or usual_recipe(source), request.settings)
+        usual = plain_settings(_recipe(request, source), request.settings)
         for seed, (grid, settings), method in itertools.product(seeds, variants, methods):
             base = "pmal" if method in EQUAL_COST else method
             cell = _cell(request, base, (source, family, split), seed, settings, measure_of(grid))
@@ -107,7 +107,7 @@ def _cell(
         family,
         split,
         seed,
-        recipe=request.recipe or usual_recipe(source),
+        recipe=_recipe(request, source, method),
         encoder=request.encoder,
         epochs=request.epochs,
         settings=settings,
@@ -128,6 +128,13 @@ def usual_recipe(source: str) -> str:
     if not is_named(source) and holds_embeddings(Path(source).expanduser()):
         return "precomputed"
     return "sample" if source == "sample" else "strong"
+
+
+def _recipe(request: Request, source: str, method: str = "pmal") -> str:
+    """Return the recipe of a method on a source: the one asked for, or the usual one for comparisons."""
+    if request.recipe == OWN:
+        return own_recipe(method, source)
+    return request.recipe or usual_recipe(source)
 
 
 def _methods(request: Request) -> list[str]:
@@ -168,7 +175,7 @@ def resolve_family(source: str, request: Request) -> str:
         UsageError: the source has no such family.
     """
     published = list_families(source) if source in list_sets() else ()
-    recipe = read_recipe(request.recipe or usual_recipe(source))
+    recipe = read_recipe(_recipe(request, source))
     data = build(RunConfig, merge(recipe, *map(parse_assignment, request.settings))).data
     family = customary_family(published, data) if request.family == "auto" else request.family
     if family not in (*published, *OWN_FAMILIES):

@@ -22,7 +22,7 @@ from pmal.commands.options import (
     WorkersOption,
     start_session,
 )
-from pmal.config import Resources, list_recipes
+from pmal.config import Resources, describe_recipes
 from pmal.errors import PmalError, UsageError, unknown_name
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def benchmark(
     encoder: Annotated[str | None, typer.Option(help=ENCODER_HELP["name"])] = None,
     recipe: Annotated[
         str | None,
-        typer.Option(help=f"{', '.join(list_recipes())}, or a TOML file. Default: strong; sample for it."),
+        typer.Option(help=f"{describe_recipes()}. Default: strong; sample for it."),
     ] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Per training. Default: the recipe's.")] = None,
     assignments: SetOption = None,

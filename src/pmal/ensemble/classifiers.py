@@ -126,6 +126,8 @@ def make_learner(model: Classifier, config: RunConfig, flip: bool, seed: int) ->
         parts.to(model.mean.device)
 
     def objective(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        if model.head.views > 1:
+            images = torch.cat([images] * model.head.views)
         views = augment(images, policy, model.mean, model.std, flip)
         return model.head.loss(model, views, labels, smoothing, parts)
 
@@ -141,7 +143,7 @@ def change_head(first: Classifier, job: Job) -> Classifier:
             model = with_head(first, final_head(config))
         if job.method.second:
             network, loss = make_learner(model, config, job.flip, seed)
-            steps = config.training
+            steps = config.second_training
             train("optimization", network, loss, data, steps, seed=seed, folder=folder, session=session)
         save_classifier(place, model, data.digest, ranks)
     finish(folder, ranks)

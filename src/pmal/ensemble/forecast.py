@@ -19,6 +19,7 @@ from pmal.ensemble.classifiers import trial_step
 from pmal.ensemble.finetuning import forward_passes
 from pmal.ensemble.heads import first_head
 from pmal.ensemble.inputs import Inputs
+from pmal.methods import METHODS
 
 WORTH_SAYING, LONG = 60.0, 600.0
 """Seconds from which an estimate is printed, and from which it is a warning that names faster settings."""
@@ -89,7 +90,9 @@ def seconds_needed(
     shape = (spec.channels, spec.image_size, spec.image_size)
     images = torch.zeros(IMAGES, *shape, dtype=spec.dtype)
     step = trial_step(spec, config)
-    seconds = work.trained / IMAGES * _timed(lambda: step(images), clock)
+    # A step of this head has all its passes already.
+    each = METHODS[config.method].passes if spec.head.name == config.method else 1.0
+    seconds = work.trained / each / IMAGES * _timed(lambda: step(images), clock)
     if backbone is not None and work.embedded:
         pixels = torch.zeros(IMAGES, 3, backbone.image_size, backbone.image_size, dtype=torch.uint8)
         seconds += work.embedded / IMAGES * _timed(lambda: backbone(pixels), clock)

@@ -72,6 +72,8 @@ class Head(nn.Module):
     """Names of the scores that `unknown_scores` gives."""
     extra_features: int = 0
     """How many columns `complete` adds to an embedding."""
+    views: ClassVar[int] = 1
+    """How many augmented views of every image `loss` gets: first one of each image, then the next of each."""
     is_fitted_after: ClassVar[bool] = False
     """Whether `fit_after` wants the embedded training set, once training is over."""
 
@@ -93,7 +95,7 @@ class Head(nn.Module):
 
         Args:
             model: that the head belongs to.
-            views_BCHW: the images.
+            views_BCHW: the images; with `views` above 1, as many batches one after the other.
             labels_B: their classes.
             smoothing: of the labels.
             parts: what `training_parts` gave.
@@ -136,7 +138,13 @@ _HEADS: dict[str, Callable[..., Head]] = {LINEAR: LinearHead}
 
 
 def register_method(
-    name: str, *, score: str = "", after: bool = False, again: bool = False, paper: str = ""
+    name: str,
+    *,
+    score: str = "",
+    after: bool = False,
+    again: bool = False,
+    paper: str = "",
+    passes: float = 1.0,
 ) -> Callable[[HeadType], HeadType]:
     """Return a decorator that makes a head the method `name`: in training, tables, saved models and export.
 
@@ -147,6 +155,8 @@ def register_method(
             beginning.
         again: With `after`: the network is trained a second time, under this head.
         paper: Who published it.
+        passes: How many images go through the network for each image of a batch: 2 if a step shows it as many
+            generated ones.
 
     Raises:
         UsageError: The name, or that of one of its scores, is taken.
@@ -163,6 +173,7 @@ def register_method(
             second=after and again,
             scores=tuple(head.own_scores),
             paper=paper,
+            passes=passes,
         )
         METHODS.register(name, found, head.__module__)
         _HEADS[name] = head

@@ -81,7 +81,7 @@ class OpenSetClassifier(OpenWorldMixin, Conventions):
             paper.
         accept: share of known samples that the threshold accepts at least; samples that are held out set it.
         random_state: None, an integer (the seed of `pmal fit`), or a numpy RandomState.
-        recipe: as in `pmal fit`. None: "precomputed", "sample" or "standard".
+        recipe: as in `pmal fit`. None: "precomputed", "sample" or "standard"; "own": the method's.
         finetune: "last" or "all": train that much of a pretrained encoder further on the samples. None:
             nothing.
         epochs: as in `pmal fit`. None: those of the recipe.

@@ -31,5 +31,8 @@ def describe(config: RunConfig, task: Task) -> dict[str, Any]:
         "augmentation": config.data.augmentation,
         "seed": config.seed,
     }
-    phases = ("mining", "optimization") if METHODS[config.method].mines else ()
-    return {"about": about | {name: settings[name] for name in phases}}
+    phases = {name: settings[name] for name in ("mining", "optimization")}
+    if not METHODS[config.method].mines:
+        second = {name: settings["optimization"][name] for name in ("epochs", "learning_rate")}
+        phases = {"optimization": second} if METHODS[config.method].second else {}
+    return {"about": about | phases}

@@ -5,7 +5,9 @@ from pmal.methods import METHODS
 
 
 def image_passes(config: RunConfig, num_classes: int) -> float:
-    """Return the passes per training image of all trainings of a run, including those of prototypes.
+    """Return the passes per training image of all trainings of a run.
+
+    Prototypes, further views, mixtures and generated images count, too.
 
     Two classifiers of 100 epochs, and 100 more epochs in which 60 prototypes join every batch of 128:
 
@@ -14,9 +16,9 @@ def image_passes(config: RunConfig, num_classes: int) -> float:
     """
     method, first = METHODS[config.method], config.classifiers * config.training.epochs
     if not method.second:
-        return float(first)
+        return float(first * method.passes)
     if not method.mines:
-        return float(first + config.training.epochs)
+        return float(first + config.second_training.epochs * method.passes)
     from pmal.optimization.bank import refresh_size  # imports torch, which tables do not need
 
     batch = config.training.batch_size

@@ -26,8 +26,12 @@ def test_every_training_of_a_method_counts(method):
     if METHODS[method].mines:
         assert passes(**words) == 10 + 10 + 10 * (1 + 60 / 128)
     else:
-        assert passes(**words) == (20.0 if METHODS[method].second else 10.0)
-        assert passes(**words, ensemble={"size": 3}) == (40.0 if METHODS[method].second else 30.0)
+        each = {"arpl+cs": 2, "conosr": 4, "sphor": 4}.get(method, 1)
+        again = {"proser": 1.5}[method] if METHODS[method].second else 0
+        assert passes(**words) == 10 * each + 10 * again
+        assert passes(**words, ensemble={"size": 3}) == 30 * each + 10 * again
+        short = passes(**words, optimization={"epochs": 4, "learning_rate": 0.01})
+        assert short == 10 * each + 4 * again
 
 
 @pytest.mark.parametrize(
@@ -63,8 +67,9 @@ def test_epochs_of_several_networks_cost_as_much_as_those_of_one():
 
 
 @pytest.mark.slow
-def test_the_count_is_that_of_a_training(tmp_path, monkeypatch):
-    """All images that a network sees in training, prototypes among them."""
+@pytest.mark.parametrize("method", ["pmal", "arpl+cs", "conosr"])
+def test_the_count_is_that_of_a_training(method, tmp_path, monkeypatch):
+    """All images that a network sees in training, prototypes, generated images and mixtures among them."""
     seen, network = [], type(create_encoder("small"))
     forward = network.forward
 
@@ -74,10 +79,11 @@ def test_the_count_is_that_of_a_training(tmp_path, monkeypatch):
         return forward(self, images)
 
     monkeypatch.setattr(network, "forward", counted)
-    config = tiny("pmal", epochs=2, settings=["optimization.epochs=3", "optimization.refresh=8"]).config()
+    config = tiny(method, epochs=2, settings=["optimization.epochs=3", "optimization.refresh=8"]).config()
     session = open_session(Resources(device="cpu"), Silent())
-    for stage in ("classifiers", "embeddings", "mining", "optimization"):
+    stages = ("classifiers", "embeddings", "mining", "optimization")
+    for stage in stages if METHODS[method].mines else stages[:1]:
         pipeline.fit(config, tmp_path / "run", session, only=stage)
-    # The training leaves out what does not fill a batch, and a rehearsal has two images.
+    # The training leaves out what does not fill a batch; a rehearsal has two images, in one view or two.
     steps = 200 // 32
-    assert sum(n for n in seen if n > 2) / (32 * steps) == image_passes(config, 6)
+    assert sum(n for n in seen if n > 4) / (32 * steps) == image_passes(config, 6)

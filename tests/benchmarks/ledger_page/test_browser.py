@@ -57,10 +57,14 @@ def nothing_went_wrong(request, address):
 
 def test_every_figure_is_there_and_not_empty(page):
     kinds = [figure.get_attribute("data-draw") for figure in page.locator("figure[data-draw]").all()]
-    assert kinds == ["dots", "lines", "dots", "dots", "dots", "dots"]
+    assert kinds == ["dots", "lines", "lines", "dots", "dots", "dots", "dots"]
     # pmal and cpn, four measures each; cpn has its own score in both
     assert page.locator("#paired-0 .dots-row .dot").count() == 8
     assert page.locator("#paired-0 .whisker").count() == 4, "two splits have no interval"
+    assert page.locator("#cost-passes .panel").count() == 2, "by its own score, and by the largest logit"
+    assert page.locator("#cost-passes .panel").first.locator("path.line").count() == 4, (
+        "three methods, the front"
+    )
     assert page.locator("#curves-0 .panel").count() == 5
     assert page.locator("#curves-0 path.line").count() == 25, "four measures and the paper's"
     assert page.locator("#curves-0 path.line[stroke-dasharray]").count() == 5
@@ -70,7 +74,7 @@ def test_every_figure_is_there_and_not_empty(page):
     for line in page.locator("path.line, path.dot").all():
         assert "NaN" not in line.get_attribute("d")
     outside = [svg.evaluate(OUTSIDE) for svg in page.locator(".plot svg[role=img]").all()]
-    assert len(outside) == 2 + 5 + 6 + 6 + 3 + 3
+    assert len(outside) == 2 + 2 + 5 + 6 + 6 + 3 + 3
     assert not any(outside)
 
 

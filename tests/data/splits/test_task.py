@@ -213,6 +213,36 @@ def test_training_images_can_be_limited_per_class(own):
     assert len(make_task(own, split, DataConfig(held_out=0, limit=1000)).train) == len(whole)
 
 
+def test_a_random_split_knows_classes_with_training_images_only(own):
+    part = Source("part", own.train.at(own.train.labels % 2 == 0), own.train)
+    split = choose_split(part, DataConfig(family="random", num_known=4, split=3))
+    assert set(split.known) < {0, 2, 4, 6, 8}
+    assert set(split.known) | set(split.unknown) == set(range(10))
+    assert {1, 3, 5, 7, 9} < set(split.unknown)
+    with pytest.raises(UsageError, match="6 known classes of 5 asked for"):
+        choose_split(part, DataConfig(family="random", num_known=6))
+    whole = choose_split(own, DataConfig(family="random", num_known=4, split=3))
+    assert whole == random_split(10, 4, 3)
+
+
+def test_a_long_tail_has_the_sizes_of_its_formula(own):
+    """Of 10 classes of 8 samples each: 8, and a tenth root of 16 less from one class to the next."""
+    split = random_split(10, 10, seed=2)
+    whole = make_task(own, split, DataConfig(held_out=0))
+    tails = [
+        make_task(own, replace(split, index=draw), DataConfig(held_out=0, long_tail=16)) for draw in (0, 0, 1)
+    ]
+    sizes = [np.bincount(task.train.labels).tolist() for task in tails]
+    assert sorted(sizes[0], reverse=True) == [round(8 * 16 ** (-k / 9)) or 1 for k in range(10)]
+    assert sizes[0] == sizes[1]
+    assert sorted(sizes[2]) == sorted(sizes[0]) != sizes[2] != sizes[0]  # other classes are large
+    assert set(tails[0].train.ids) < set(whole.train.ids)
+    assert tails[0].train.ids.tolist() == tails[1].train.ids.tolist()
+    assert np.array_equal(tails[0].test.ids, whole.test.ids)  # the test images stay balanced
+    with pytest.raises(UsageError, match=r"long_tail = 0.5: must be 0, or 1 or more"):
+        DataConfig(long_tail=0.5)
+
+
 def test_all_images_of_unknown_classes_are_tested_where_there_is_no_test_part(own):
     """None of them is trained on. The known test images are those that they would be without the list."""
     task = make_task(own, choose_split(own, DataConfig(known=("a", "b", "c"))), DataConfig(limit=4))

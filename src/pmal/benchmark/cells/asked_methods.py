@@ -12,6 +12,8 @@ EQUAL_COST = (LONG, TOGETHER)
 
 _EVERYWHERE = ("data", "encoder", "training", "rejection")
 _OF_MINING = ("ensemble", "mining", "optimization")
+_OF_EVERY_SECOND = ("optimization.epochs", "optimization.learning_rate")
+"""Of a second training, with prototypes or without."""
 
 
 def method_names() -> tuple[str, ...]:
@@ -28,6 +30,8 @@ def concerns(method: str, setting: str) -> bool:
     (True, False)
     """
     section, known = setting.partition(".")[0], METHODS[method]
+    if setting.partition("=")[0] in _OF_EVERY_SECOND:
+        return known.second
     if section in _OF_MINING:
         return known.mines
     return section in _EVERYWHERE or known.head != "linear" or bool(known.final)

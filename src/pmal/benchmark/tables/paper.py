@@ -2,12 +2,13 @@
 
 They were measured on the paper's own splits. A star marks results of earlier methods that its authors
 computed themselves. Unknown images are rejected by the distance to the nearest prototypes (the paper's
-DR), in the softmax row by the probability.
+DR), in the softmax row by the probability. The row of CPN is by the probability as well: the public code of
+ARPL, which has it as GCPLoss, scores it so, and it is one of the two rules of its own paper.
 """
 
 from dataclasses import dataclass
 
-SCORES = {"softmax": "probability", "pmal": "distance"}
+SCORES = {"softmax": "probability", "cpn": "probability", "pmal": "distance"}
 """Score that the paper rejects by. Other methods are measured by their own score."""
 
 SMALL = ("mnist", "svhn", "cifar10", "cifar+10", "cifar+50", "tinyimagenet")

@@ -1,7 +1,7 @@
 """An open-set problem: known classes to learn, their test images, and images of unknown classes."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
@@ -78,10 +78,18 @@ def choose_split(source: Source, config: DataConfig) -> Split:
     if family == "named":
         return named_split(names, config.known)
     if family == "random":
-        return random_split(len(names), config.num_known or max(2, round(0.6 * len(names))), config.split)
+        return _random_split(source.train, config)
     if family == "all":
         return all_known(len(names))
     raise unknown_name(f"split family of {source.name}", family, [*published, *OWN_FAMILIES])
+
+
+def _random_split(train: Samples, config: DataConfig) -> Split:
+    """Return a random split; classes without training images, as parts of sets have, are unknown."""
+    present = np.flatnonzero(np.bincount(train.labels, minlength=len(train.class_names))).tolist()
+    drawn = random_split(len(present), config.num_known or max(2, round(0.6 * len(present))), config.split)
+    known = tuple(present[k] for k in drawn.known)
+    return replace(drawn, known=known, unknown=tuple(sorted({*range(len(train.class_names))} - {*known})))
 
 
 def make_task(source: Source, split: Split, config: DataConfig) -> Task:
@@ -90,6 +98,7 @@ def make_task(source: Source, split: Split, config: DataConfig) -> Task:
     if test is None:
         everything, test = hold_out(everything, TEST_SHARE)
     known = limited(everything.of_classes(split.known), config.limit)
+    known = long_tailed(known, config.long_tail, split.index)
     folds = _folds(known, config)
     train, held_out = hold_out_enough(known, 0 if folds else config.held_out)
     task = Task(
@@ -149,7 +158,7 @@ def learning_task(samples: Samples, name: str, config: DataConfig) -> Task:
     """
     if config.family not in ("auto", "all") or config.split or config.known or config.num_known:
         raise UsageError(f"{name}: all classes in y are known: leave data.family, split and known out")
-    known = limited(samples, config.limit)
+    known = long_tailed(limited(samples, config.limit), config.long_tail, 0)
     folds = _folds(known, config)
     train, held_out = hold_out_enough(known, 0 if folds else config.held_out)
     task = Task(
@@ -237,6 +246,27 @@ def limited(samples: Samples, limit: int) -> Samples:
     random, keep = np.random.default_rng(0), np.zeros(len(samples), dtype=bool)
     for label in range(len(samples.class_names)):
         keep[random.permutation(np.flatnonzero(samples.labels == label))[:limit]] = True
+    return samples.at(keep)
+
+
+def long_tailed(samples: Samples, ratio: float, draw: int) -> Samples:
+    """Return a long-tailed draw of the samples, in their order; 0: all of them.
+
+    The class of rank k of K keeps ratio ** (-k / (K - 1)) of its samples, rounded, and at least one. Which
+    classes are large is drawn at random.
+
+    Args:
+        samples: of classes of any size.
+        ratio: how many times as many samples the first class keeps as the last, of classes of one size.
+        draw: which of the draws. It decides the order of the classes and, with it, the samples.
+    """
+    if not ratio:
+        return samples
+    random, keep = np.random.default_rng(draw), np.zeros(len(samples), dtype=bool)
+    last = max(len(samples.class_names) - 1, 1)
+    for rank, label in enumerate(random.permutation(len(samples.class_names)).tolist()):
+        members = random.permutation(np.flatnonzero(samples.labels == label))
+        keep[members[: max(1, round(len(members) * ratio ** (-rank / last)))]] = True
     return samples.at(keep)
 
 

@@ -22,6 +22,7 @@ SCORES = {
     "cgdl": "The larger of reconstruction and latent, each on the scale of the training images.",
     "reconstruction": "How badly the image is reconstructed from its embedding.",
     "latent": "Distance to the latent Gaussian of the class that fits best.",
+    "cssr": "How badly its class reconstructs the embedding, and how unlike its class it uses the channels.",
     "density": "Minus the log density of the embedding.",
     "combined": "The mean surprise of several scores, each against held-out known images.",
     "decision": "The score of the rule, and more the less an image looks like any training image.",
