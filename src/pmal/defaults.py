@@ -8,7 +8,7 @@ from pmal.data.samples import Samples
 from pmal.data.sources.readers import SAMPLE
 from pmal.encoders.choice import AUTO, choose_encoder
 from pmal.encoders.precomputed import PRECOMPUTED
-from pmal.ensemble.inputs import is_frozen
+from pmal.encoders.pretrained.names import is_frozen
 
 
 def complete_settings(
