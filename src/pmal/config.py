@@ -72,7 +72,7 @@ class ZeroOr:
 Count = Annotated[int, Within(1)]
 Share = Annotated[float, Within(0, 1)]
 TEMPERATURES = Within(1e-100, 1e100)
-"""Of the robustness exp(-x / temperature): beyond these, its log runs out of numbers."""
+"""Temperatures of the robustness exp(-x / temperature). Beyond these, its logarithm overflows."""
 
 
 class Checked:
@@ -106,11 +106,11 @@ class DataConfig(Checked):
     flip: str = "auto"
     """Mirror images: yes, no, or auto (not for digits)."""
     limit: Annotated[int, Within(0)] = 0
-    """At most so many training images per class, the same ones in every run. 0: all."""
+    """Most training images per class, the same ones in every run. 0: all."""
     held_out: Share = 0.1
     """Share of each class held out for the threshold; at least 40 images, or a third, in all. 0: none."""
     folds: Annotated[int, ZeroOr(Within(2))] = 0
-    """Up to 2,000 images: so many parts are held out in turn, and the model learns from all. 0: none."""
+    """Parts held out in turn, of up to 2,000 images: the model learns from all of them. 0: none."""
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ class TrainingConfig(Checked):
     precision: str = "auto"
     """float32, bfloat16 (mixed), or auto: bfloat16 if the GPU has it."""
     sync_batch_norm: bool = False
-    """With several processes: batch norm over the whole batch instead of each process's share of it."""
+    """Batch norm of several processes over the whole batch instead of each process's share of it."""
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ class MiningConfig(Checked):
     topology: str = "unit"
     """unit, rms or literal (the paper's text)."""
     temperature: Annotated[float, ZeroOr(TEMPERATURES)] = 0.0
-    """By what a difference of topology is divided before the exponent. 0: by the median."""
+    """What a difference of topology is divided by before the exponent. 0: the median."""
     precision: Annotated[str, OneOf(("exact", "fast"))] = "exact"
     """exact, or fast: fewer digits if the device gains time by it."""
     landmarks: Annotated[int, ZeroOr(Within(2))] = 0
@@ -226,9 +226,9 @@ class OptimizationConfig(Checked):
     epochs: Annotated[int, Within(0)] = 0
     """Passes of the second training over the training set. 0: as many as training.epochs."""
     margin: Annotated[float, Within(0)] = 0.5
-    """By how much a sample shall be nearer to its own class's prototypes than to any other's (0 to 2)."""
+    """How much nearer a sample must be to its own class's prototypes than to any other's (0 to 2)."""
     temperature: Annotated[float, ZeroOr(Within(1e-4))] = 0.0
-    """Of the prototype loss: at 0, the paper's hinge, only the nearest other class counts; above 0 all do."""
+    """Temperature of the loss. At 0, the paper's hinge, only the nearest other class counts; else all do."""
     weight: Annotated[float, Within(0)] = 1.0
     """Weight of the prototype loss next to the cross entropy."""
     distance: Annotated[str, OneOf(("point-to-set", "nearest"))] = "point-to-set"

@@ -30,7 +30,7 @@ BATCH = 32
 LAST = 0.25
 """Share of the blocks that `last` trains: of EfficientNet-Lite0, the last four and the convolution above."""
 _COST = {"last": 1.5, "all": 3.0}
-"""Of a training step, in forward passes."""
+"""Cost of a training step, in forward passes."""
 
 
 class Learner(RatesByDepth):

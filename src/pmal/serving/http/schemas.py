@@ -106,7 +106,7 @@ class Histogram(Form):
 
 
 class RequestLimits(Form):
-    """Of one request."""
+    """Limits of one request."""
 
     body_bytes: int
     pixels: int
@@ -129,7 +129,7 @@ class Model(Header):
 
 
 class Status(Form):
-    """That it does."""
+    """The service is up."""
 
     status: str
 

@@ -17,7 +17,7 @@ POINTS = 1_000
 """Largest number of test images of each part in the embedding, so that t-SNE takes seconds."""
 PER_ROW = 10
 FEW = 10
-"""With fewer images in an interval of r, its accuracy says little."""
+"""Fewest images in an interval of r: with fewer, its accuracy says little."""
 
 
 def embedding_section(
