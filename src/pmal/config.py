@@ -106,7 +106,7 @@ class DataConfig(Checked):
     flip: str = "auto"
     """Mirror images: yes, no, or auto (not for digits)."""
     limit: Annotated[int, Within(0)] = 0
-    """Most training images per class, the same ones in every run. 0: all."""
+    """At most so many training images per class, the same ones in every run. 0: all."""
     held_out: Share = 0.1
     """Share of each class held out for the threshold; at least 40 images, or a third, in all. 0: none."""
     folds: Annotated[int, ZeroOr(Within(2))] = 0
@@ -226,7 +226,7 @@ class OptimizationConfig(Checked):
     epochs: Annotated[int, Within(0)] = 0
     """Passes of the second training over the training set. 0: as many as training.epochs."""
     margin: Annotated[float, Within(0)] = 0.5
-    """How much nearer a sample must be to its own class's prototypes than to any other's (0 to 2)."""
+    """By how much a sample shall be nearer to its own class's prototypes than to any other's (0 to 2)."""
     temperature: Annotated[float, ZeroOr(Within(1e-4))] = 0.0
     """Temperature of the loss. At 0, the paper's hinge, only the nearest other class counts; else all do."""
     weight: Annotated[float, Within(0)] = 1.0
