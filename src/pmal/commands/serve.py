@@ -71,7 +71,7 @@ def serve(
 ) -> None:
     """Answer over HTTP, with a page to try the model on. SIGHUP reads model and keys again.
 
-    SIGTERM ends it after the requests in flight. Images are never stored.
+    SIGTERM ends it in order. Images are never stored.
     """
     _check_installed()
     session = start_session(Resources(device=device), True, "the service has not started")
