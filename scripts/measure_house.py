@@ -4,6 +4,7 @@
     python scripts/measure_house.py --fit      # and a traced fit of the sample, one epoch
 
 Run it in two checkouts to compare them. `duplicates` and the number of tests are left to their own tools.
+What runs while a module is imported is not counted: only calls that the fit itself makes.
 """
 
 import contextlib
@@ -68,13 +69,15 @@ def visited_modules(*options: str) -> list[Path]:
 
     from pmal.cli import app
 
-    visited: dict[Path, None] = {}
+    visited: list[Path] = []
+    seen: set[str] = set()
     prefix = str(PACKAGE)
 
     def note(frame: FrameType, event: str, arg: Any) -> None:
-        code = frame.f_code
-        if event == "call" and code.co_name != "<module>" and code.co_filename.startswith(prefix):
-            visited.setdefault(Path(code.co_filename))
+        name = frame.f_code.co_filename
+        if event == "call" and name not in seen and name.startswith(prefix) and not importing(frame):
+            seen.add(name)
+            visited.append(Path(name))
 
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
         sys.setprofile(note)
@@ -86,7 +89,16 @@ def visited_modules(*options: str) -> list[Path]:
             sys.setprofile(None)
     if result.exit_code:
         sys.exit(f"the fit ended with {result.exit_code}: {result.output}")
-    return list(visited)
+    return visited
+
+
+def importing(frame: FrameType | None) -> bool:
+    """Return whether a module of the package is being imported, as when the body of a class runs."""
+    while frame is not None:
+        if frame.f_code.co_name == "<module>" and frame.f_code.co_filename.startswith(str(PACKAGE)):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def crossings(visited: list[Path]) -> tuple[int, int]:

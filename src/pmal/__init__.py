@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pmal.rejection.registered_scores import register_score
     from pmal.reporting.metrics import auroc, fpr_at_tpr, macro_f1, oscr
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 __all__ = [
     "ArrayStore",

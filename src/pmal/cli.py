@@ -213,7 +213,7 @@ def predict(
     as_json: JsonOption = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print a line per image as CSV.")] = False,
 ) -> None:
-    """Say the class of images, or unknown, and by which prototypes. What is not given is as it was fitted.
+    """Say the class of images, or unknown, and by which prototypes. Other options keep their fitted values.
 
     Files that cannot be read are listed and the others are answered; the exit code is 3 then.
     """

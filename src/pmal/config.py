@@ -72,7 +72,7 @@ class ZeroOr:
 Count = Annotated[int, Within(1)]
 Share = Annotated[float, Within(0, 1)]
 TEMPERATURES = Within(1e-100, 1e100)
-"""Of the robustness exp(-x / temperature): beyond these, its log runs out of numbers."""
+"""Temperatures of the robustness exp(-x / temperature). Beyond these, its logarithm overflows."""
 
 
 class Checked:
@@ -112,7 +112,7 @@ class DataConfig(Checked):
     held_out: Share = 0.1
     """Share of each class held out for the threshold; at least 40 images, or a third, in all. 0: none."""
     folds: Annotated[int, ZeroOr(Within(2))] = 0
-    """Up to 2,000 images: so many parts are held out in turn, and the model learns from all. 0: none."""
+    """Parts held out in turn, of up to 2,000 images: the model learns from all of them. 0: none."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ class TrainingConfig(Checked):
     precision: str = "auto"
     """float32, bfloat16 (mixed), or auto: bfloat16 if the GPU has it."""
     sync_batch_norm: bool = False
-    """With several processes: batch norm over the whole batch instead of each process's share of it."""
+    """Batch norm of several processes over the whole batch instead of each process's share of it."""
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ class MiningConfig(Checked):
     topology: str = "unit"
     """unit, rms or literal (the paper's text)."""
     temperature: Annotated[float, ZeroOr(TEMPERATURES)] = 0.0
-    """By what a difference of topology is divided before the exponent. 0: by the median."""
+    """What a difference of topology is divided by before the exponent. 0: the median."""
     precision: Annotated[str, OneOf(("exact", "fast"))] = "exact"
     """exact, or fast: fewer digits if the device gains time by it."""
     landmarks: Annotated[int, ZeroOr(Within(2))] = 0
@@ -234,7 +234,7 @@ class OptimizationConfig(Checked):
     margin: Annotated[float, Within(0)] = 0.5
     """By how much a sample shall be nearer to its own class's prototypes than to any other's (0 to 2)."""
     temperature: Annotated[float, ZeroOr(Within(1e-4))] = 0.0
-    """Of the prototype loss: at 0, the paper's hinge, only the nearest other class counts; above 0 all do."""
+    """Temperature of the loss. At 0, the paper's hinge, only the nearest other class counts; else all do."""
     weight: Annotated[float, Within(0)] = 1.0
     """Weight of the prototype loss next to the cross entropy."""
     distance: Annotated[str, OneOf(("point-to-set", "nearest"))] = "point-to-set"

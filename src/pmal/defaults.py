@@ -8,7 +8,7 @@ from pmal.data.samples import Samples
 from pmal.data.sources.readers import SAMPLE
 from pmal.encoders.choice import AUTO, choose_encoder
 from pmal.encoders.precomputed import OF_ROWS, PRECOMPUTED
-from pmal.ensemble.inputs import is_frozen
+from pmal.encoders.pretrained.names import is_frozen
 from pmal.errors import unknown_name
 from pmal.methods import METHODS
 

@@ -45,7 +45,7 @@ SCORE_NAMES = (
 Score = Callable[["Tensor", "Tensor"], "Tensor"]
 """z_BD and logits_BK in, score_B out, all float64; larger is more unknown."""
 SCORES: Registry[Score] = Registry("score")
-"""Those of plugins (`rejection/registered_scores.py`)."""
+"""Scores of plugins (`rejection/registered_scores.py`)."""
 
 
 def _register_baselines() -> None:

@@ -138,13 +138,14 @@ def fit(
     """
     session = session or open_session()
     ranks = session.ranks
-    remove_dead_spools()
     check_config(config)
     check_batch_size(config.training, ranks)
     ranks.by_first(lambda: check_stages(config, out, start, only))
+    remove_dead_spools()
     task = task or open_task(config.data, session.resources.data_root)
+    shape = image_shape(task.train, config.data)
     check_encoder(task.train, config.encoder.name)
-    inputs = run_inputs(config, image_shape(task.train, config.data), out, session, write=True)
+    inputs = run_inputs(config, shape, out, session, write=True)
     rehearse(inputs.spec(config.encoder, task.class_names, first_head(config)), config)
     config, length = with_enough_steps(config, len(task.train))
     at, passes = None, image_passes(config, len(task.class_names))
@@ -188,6 +189,7 @@ def check_config(config: RunConfig) -> None:
         raise unknown_name("method", config.method, METHODS)
     if METHODS[config.method].mines and config.classifiers < 2:
         raise UsageError(f"method {config.method} compares classifiers: set ensemble.size to 2 or more")
-    for check in (check_heads, check_score, check_finetuning):
-        check(config)
+    check_heads(config)
+    check_finetuning(config)
     check_settings(config.mining)
+    check_score(config)

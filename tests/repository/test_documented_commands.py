@@ -21,7 +21,7 @@ from pmal.benchmark.cells.cell import Cell
 from pmal.data.sources import readers
 from pmal.encoders import create_encoder, registry
 from pmal.methods import METHODS, SCORES
-from pmal.reporting.page.numbers import embedding_numbers as report_data_embedding
+from pmal.reporting.page.numbers import tsne_layout
 from pmal.serving.http import server as service_server
 from pmal.speed import contestants
 from pmal.speed import measuring as bench
@@ -62,7 +62,7 @@ def tiny(monkeypatch):
     monkeypatch.setattr(Cell, "config", lambda cell: smaller(config(cell)))
     # Of a benchmark's cells the first is computed; all are planned.
     monkeypatch.setattr(schedule, "missing_cells", lambda *about: missing(*about)[:1])
-    monkeypatch.setattr(report_data_embedding, "layout_method", lambda: "PCA")
+    monkeypatch.setattr(tsne_layout, "layout_method", lambda: "PCA")
 
     report, drawn = cli.report_after_fit, []
 

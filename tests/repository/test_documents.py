@@ -1,5 +1,6 @@
 """What README and docs say must be so: tables come from the results, commands exist."""
 
+import ast
 import json
 import re
 import shlex
@@ -117,3 +118,25 @@ def test_every_promise_names_a_test_that_exists():
     assert len(named) == len(rows) >= 40
     for path, name in named:
         assert f"\ndef {name}(" in (ROOT / path).read_text(), f"{path} has no {name}"
+
+
+IDIOM = re.compile(r"computed anew|turned away|as far as \w+ \w+ measured|\b1 epochs|It does\.|Of a table\.")
+ELLIPSIS = re.compile(r"(Of|In|For|That|Those|With)\b")
+
+
+def docstrings(text):
+    """Strings that stand alone: those of modules, classes and functions, and those below a name."""
+    lines = [node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Expr)]
+    return [line.value for line in lines if isinstance(line, ast.Constant) and isinstance(line.value, str)]
+
+
+def test_words_are_those_of_other_manuals():
+    """No phrases that a reader has to decode; no docstring that makes sense only after the name above it."""
+    found = {}
+    for file in [*SPOKEN, *(ROOT / "src").rglob("*.py")]:
+        text = file.read_text()
+        found[file] = IDIOM.findall(text)
+        if file.suffix == ".py":
+            found[file] += [words for words in docstrings(text) if ELLIPSIS.match(words)]
+    assert sum(len(docstrings(file.read_text())) for file in found if file.suffix == ".py") > 2000
+    assert not {file: words for file, words in found.items() if words}

@@ -21,7 +21,8 @@ def test_the_version_is_said_once():
 
 def test_the_changelog_has_the_sections_of_keep_a_changelog():
     text = (ROOT / "CHANGELOG.md").read_text()
-    assert re.findall(r"^## \[(.+?)\]", text, re.M)[0] == "0.2.0"
+    newest, state = re.findall(r"^## \[(.+?)\] - (\S+)$", text, re.M)[0]
+    assert pmal.__version__ == (f"{newest}.dev0" if state == "unreleased" else newest)
     assert set(re.findall(r"^### (.+)$", text, re.M)) <= {"Added", "Changed", "Fixed", "Removed", "Security"}
 
 

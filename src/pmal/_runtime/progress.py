@@ -26,7 +26,7 @@ class Display(Protocol):
 
 
 class Silent:
-    """For library calls: nothing is printed."""
+    """A display for calls from Python: nothing is printed."""
 
     @contextlib.contextmanager
     def stage(self, name: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:
@@ -37,7 +37,7 @@ class Silent:
 
 
 class Lines:
-    """For logs and pipes: a line every `every` seconds, and one when a stage ends."""
+    """A display for logs and pipes: a line every `every` seconds, and one when a stage ends."""
 
     def __init__(self, every: float = 10.0) -> None:
         self.every = every
@@ -69,7 +69,7 @@ class Lines:
 
 
 class Bars:
-    """For terminals: a bar with speed and remaining time."""
+    """A display for terminals: a bar with speed and remaining time."""
 
     def __init__(self) -> None:
         from rich.console import Console

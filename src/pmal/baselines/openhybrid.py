@@ -133,7 +133,7 @@ class HybridHead(Head):
 
     own_scores = ("density",)
     length: Tensor | None
-    """Of what the flow sees, such that a channel is about 1, whatever their number is."""
+    """The length of what the flow sees: a channel is then about 1, whatever their number is."""
 
     def __init__(
         self,

@@ -45,7 +45,7 @@ class Planned:
     base: tuple[str, ...] | None = None
     """The settings that it varies."""
     costs_as: Cell | None = None
-    """For an ensemble: the cell of PMAL with the same cost."""
+    """The cell of PMAL that an ensemble costs as much as."""
 
     @property
     def command(self) -> str:

@@ -40,7 +40,7 @@ class Table:
     rows: tuple[tuple[Entry, ...], ...]
     notes: tuple[str, ...] = ()
     number: int | None = None
-    """Which of the paper's tables it is."""
+    """The number of the paper's table that it repeats."""
 
     @property
     def caption(self) -> str:

@@ -40,7 +40,7 @@ def export(
     """Write the model as one ONNX file, from pixels or embeddings to the decision, and a model card.
 
     It is compared with PyTorch on test images of the run and on random ones first, and not written if it
-    differs. What is not given is as it was fitted.
+    differs. Options that are left out keep their fitted values.
     """
     session = start_session(Resources(device="cpu", data_root=data_root), as_json, AGAIN)
 

@@ -34,7 +34,7 @@ from pmal.errors import DataError, UsageError
 from pmal.methods import METHODS
 
 FOLDER = "classifiers"
-"""Of a run."""
+"""The folder of a run that holds its classifiers."""
 AT_ONCE = 2
 """Networks that train side by side."""
 LARGEST_STEP = 5e10

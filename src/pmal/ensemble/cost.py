@@ -13,7 +13,7 @@ class Cost:
     """What one image costs a network, forward."""
 
     multiplications: int
-    """Of convolutions and matrix products."""
+    """Multiplications in convolutions and matrix products."""
 
     @property
     def forward_flops(self) -> int:

@@ -22,14 +22,15 @@ from pmal.data.feeding.augmentation import augment
 from pmal.data.feeding.parts import open_part
 from pmal.data.splits.task import Task
 from pmal.encoders.pretrained import Backbone
-from pmal.ensemble.inputs import FINETUNED, Inputs, finetuned_inputs, is_frozen
+from pmal.encoders.pretrained.names import is_frozen
+from pmal.ensemble.inputs import FINETUNED, Inputs, finetuned_inputs
 from pmal.errors import UsageError
 
 BATCH = 32
 LAST = 0.25
 """Share of the blocks that `last` trains: of EfficientNet-Lite0, the last four and the convolution above."""
 _COST = {"last": 1.5, "all": 3.0}
-"""Of a training step, in forward passes."""
+"""Cost of a training step, in forward passes."""
 
 
 class Learner(RatesByDepth):

@@ -10,15 +10,13 @@ from pmal.data.decoding.fitting import ImageShape
 from pmal.data.feeding.parts import Part, open_part
 from pmal.data.samples import Samples
 from pmal.data.splits.task import Task
-from pmal.encoders.adapters import LIBRARIES
 from pmal.encoders.features import FeatureCache, open_features
 from pmal.encoders.precomputed import PRECOMPUTED
 from pmal.encoders.pretrained import Backbone, create_backbone, is_pretrained, rebuild_backbone
+from pmal.encoders.pretrained.names import PRETRAINED, is_frozen
 from pmal.ensemble.classifier import ClassifierSpec
 from pmal.ensemble.heads import HeadConfig
 
-PRETRAINED = "pretrained"
-"""Option of the encoders of other libraries, which are untrained without it."""
 BACKBONE, FEATURES = "backbone", "features"
 """Files of a run: the frozen network, and its features of the images."""
 FINETUNED, FINETUNED_FEATURES = "finetuned", "finetuned-features"
@@ -89,16 +87,6 @@ def finetuned_inputs(run: Path, session: Session, *, write: bool) -> Inputs:
     backbone = backbone.to(session.device)
     cache = FeatureCache(backbone, run / FINETUNED_FEATURES, session, write=write)
     return Inputs(1, backbone.num_features, backbone, cache)
-
-
-def is_frozen(encoder: EncoderConfig) -> bool:
-    """Return whether images pass a pretrained network that is not trained further.
-
-    >>> is_frozen(EncoderConfig("efficientnet_lite0")), is_frozen(EncoderConfig("timm/resnet18"))
-    (True, False)
-    """
-    asked = encoder.options.get(PRETRAINED)
-    return is_pretrained(encoder.name) and bool(encoder.name.partition("/")[0] not in LIBRARIES or asked)
 
 
 def keep_backbone(inputs: Inputs, config: RunConfig, run: Path, session: Session) -> None:

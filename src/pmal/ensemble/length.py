@@ -8,7 +8,7 @@ from pmal.config import RunConfig
 from pmal.data.feeding.batches import steps_in_epoch
 
 FEW_STEPS = 100
-"""With fewer steps, a network is little better than its initial weights."""
+"""Fewest steps: with fewer, a network is little better than its initial weights."""
 
 
 def with_enough_steps(config: RunConfig, images: int) -> tuple[RunConfig, str]:

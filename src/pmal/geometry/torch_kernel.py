@@ -12,7 +12,7 @@ TILE_NUMBERS = {"cpu": 1 << 18, "cuda": 1 << 24}
 
 
 NARROW = 32
-"""Up to so many coordinates, differences cost no more than a matrix product."""
+"""Most coordinates for which differences cost no more than a matrix product."""
 
 
 def distance_block(points: Tensor, others: Tensor) -> Tensor:

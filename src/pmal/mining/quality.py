@@ -152,7 +152,7 @@ def dropout_variance(space: Space, labels_N: Tensor, passes: int, seed: int) -> 
 
 
 _NOTHING = 1e-100
-"""Of the largest x: a median below would take the others beyond the range of floating point."""
+"""Least median of x, as a share of the largest x. A smaller one would overflow the others."""
 
 
 def exponent(x_N: Tensor) -> Tensor:

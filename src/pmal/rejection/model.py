@@ -52,7 +52,7 @@ class Prototype:
 
 @dataclass(frozen=True)
 class Rule:
-    """By which score an image is rejected, and from where on."""
+    """The score by which an image is rejected, and its threshold."""
 
     score: str
     accept: float = 0.95
@@ -81,7 +81,7 @@ class Answers:
     far: Tensor
     """The typicality score, float64 (B,); larger is less like any training image."""
     far_limits: Tensor
-    """From where on the typicality alone makes an image unknown, usual in all else (B,)."""
+    """The typicality from which on an image is unknown even if all else is usual (B,)."""
     p_values: Tensor
     """How often a known image looks at least as unknown (B,); NaN without held-out images."""
 

@@ -50,7 +50,7 @@ class AddedClass:
     held_out: int
     """Number of held-out samples that this was measured on. 0: the model kept none."""
     captured: int
-    """How many of them get the new class now."""
+    """Number of them that get the new class now."""
     accuracy_before: float | None
     """Share of them whose class was right, before any rejection. None: their labels are not known."""
     accuracy_after: float | None

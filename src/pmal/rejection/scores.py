@@ -282,7 +282,7 @@ _KEPT_NUMBERS = 1 << 22
 """Bytes of training embeddings that are kept at length 1 as well: 32 MiB."""
 _BLOCK_IMAGES = 256
 _BLOCK_NUMBERS = 1 << 25
-"""Of the attended sets (images x classes x channels) at a time: a quarter of a GiB."""
+"""Numbers of the attended sets (images x classes x channels) at a time: a quarter of a GiB."""
 
 
 @dataclass(frozen=True, eq=False)

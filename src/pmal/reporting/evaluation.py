@@ -62,7 +62,7 @@ class Measurement:
 
     figures: dict[str, Any]
     embedded: list[dict[str, Embedded]]
-    """By network (the model, then the softmax if there is one) and part: `test`, `unknown`."""
+    """Embeddings by network (the model, then the softmax if there is one) and by part: `test`, `unknown`."""
 
 
 def measure_model(

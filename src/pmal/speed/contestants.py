@@ -34,7 +34,7 @@ PER_CLASS = 10
 DISTINCT = 512
 """Different pictures of a set; more are the same again."""
 LONG_STEPS = 10**7
-"""Of a training that is worth compiling, whatever a step takes."""
+"""Steps of a training that is worth compiling, whatever a step takes."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Contestant:
     epoch: Work
     images: int
     prototypes: int = 0
-    """Of every batch."""
+    """Prototypes in every batch."""
     memory: int | None = None
     """Bytes at the most, on a GPU."""
 

@@ -33,17 +33,17 @@ class PredictionPlan:
     """How much to ask a model, and how often."""
 
     images: int
-    """Answered at a time for the throughput, at most."""
+    """Most images of a call in which the throughput is measured."""
     calls: int
-    """With one image, at most."""
+    """Most calls with one image."""
     repeats: int
-    """With many."""
+    """Most calls with many images."""
     reference_images: int = 16_384
-    """Of the reference loop at a time, at most: it is slower."""
+    """Most images of the reference loop at a time: it is slower."""
     trial: int = 64
-    """Answered to see how many that is worth while."""
+    """Images of a first call, whose time decides how many are worth while."""
     seconds: float = 1.0
-    """Of all calls with one image, and of one with many, about: slow networks are asked less."""
+    """Rough limit for all calls with one image, and for one with many: slow networks are called less."""
     bank: int = 20_000
     """Training embeddings of the model."""
 

@@ -11,7 +11,7 @@ from torch import nn
 from pmal.config import EncoderConfig
 from pmal.encoders.pretrained import create_backbone, rebuild_backbone
 from pmal.encoders.pretrained import names as names_module
-from pmal.ensemble.inputs import is_frozen
+from pmal.encoders.pretrained.names import is_frozen
 from pmal.errors import DataError, UsageError
 
 

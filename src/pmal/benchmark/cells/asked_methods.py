@@ -7,7 +7,7 @@ tables read it from the record.
 from pmal.methods import METHODS
 
 LONG, TOGETHER = "softmax-long", "softmax-ensemble"
-"""In --methods: one softmax that costs as much as all trainings of PMAL, and several that share this cost."""
+"""Names in --methods: one softmax that costs as much as all trainings of PMAL, and several that share it."""
 EQUAL_COST = (LONG, TOGETHER)
 
 _EVERYWHERE = ("data", "encoder", "training", "rejection")

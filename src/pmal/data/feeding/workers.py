@@ -31,7 +31,7 @@ class Workers(Generic[Result]):
     """What `dataset.__getitems__` gives for each batch of a plan. The processes wait for the next plan."""
 
     _latest: "ClassVar[weakref.ref[Workers[Any]] | None]" = None
-    """Those that run: the parts of a data set with a process per core each would fill the memory."""
+    """The workers that run. If each part of a data set had a process per core, they would fill the memory."""
 
     def __init__(self, dataset: Dataset[Result], count: int = 0, pinned: bool = False) -> None:
         """Start nothing yet; remember how to.

@@ -16,7 +16,7 @@ from pmal.data.sources.folder import FileStore
 TINY = 16
 """Pixels of the shorter side; an image below has little to learn from."""
 EXTREME = 8
-"""How many times the shorter side the longer one may be: of a longer image, most is cropped away."""
+"""Largest ratio of the longer side to the shorter one. Of a longer image, most is cropped away."""
 IMAGE_SUFFIXES = (
     *(".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"),
     *(".ppm", ".pgm", ".heic", ".heif", ".avif"),

@@ -29,7 +29,7 @@ _MOST_HEADER = 10_000
 _MAX_CLASSES = 1_000_000
 _TRAIN_KEYS = (("x_train", "y_train"), ("train_images", "train_labels"), ("images", "labels"), ("X", "y"))
 _ROWS = ("embeddings", "labels")
-"""Of `sources/embeddings.py`, which reads files that have them."""
+"""Arrays of embeddings. `embedding_files.py` reads files that have them."""
 _TEST_KEYS = (("x_test", "y_test"), ("test_images", "test_labels"))
 _BROKEN = (ValueError, OSError, EOFError, KeyError, SyntaxError, RuntimeError, zipfile.BadZipFile, zlib.error)
 

@@ -21,9 +21,9 @@ from pmal.errors import DataError, UsageError, first_line
 
 KINDS = ("timm", "torchvision")
 HEADS = ("fc.", "classifier.", "head.", "heads.")
-"""Of the tensors of a classifier, which is left out."""
+"""Prefixes of the tensors of a classifier, which is left out."""
 _NAME = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)?")
-"""Without ':' and '/', by which timm would fetch from a hub, whoever wrote the name."""
+"""Names without ':' and '/', by which timm would fetch from a hub, whoever wrote the name."""
 
 
 def library_backbone(name: str, weights: str | None) -> Backbone:

@@ -14,10 +14,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 
+from pmal.config import EncoderConfig
+
 INSTALL = "pip install 'pmal[pretrained]'"
 LIBRARIES = ("hf", "timm", "torchvision")
 PACKAGES = {"hf": "transformers", "timm": "timm", "torchvision": "torchvision"}
 """The import name of each library."""
+PRETRAINED = "pretrained"
+"""Option of the encoders of timm and torchvision, which are untrained without it."""
 CONFIG, PREPROCESSOR = "config.json", "preprocessor_config.json"
 
 
@@ -59,6 +63,16 @@ def is_pretrained(name: str) -> bool:
     """
     library, _, model = name.partition("/")
     return name in OWN or (library in LIBRARIES and bool(model))
+
+
+def is_frozen(encoder: EncoderConfig) -> bool:
+    """Return whether images pass a pretrained network that is not trained further.
+
+    >>> is_frozen(EncoderConfig("efficientnet_lite0")), is_frozen(EncoderConfig("timm/resnet18"))
+    (True, False)
+    """
+    always = encoder.name in OWN or encoder.name.partition("/")[0] == "hf"
+    return is_pretrained(encoder.name) and bool(always or encoder.options.get(PRETRAINED))
 
 
 def list_pretrained() -> list[str]:

@@ -30,7 +30,7 @@ JSON_LIMIT = 64 << 20
 """Bytes of a JSON file at most: a thousand classes of ten prototypes take two million."""
 
 _HALF_WRITTEN = re.compile(r"\..*\.tmp|\.tmp\w{6}")
-"""By us, or by safetensors."""
+"""Names of temporary files: ours, and those of safetensors."""
 _SUM = re.compile("[0-9a-f]{64}")
 
 

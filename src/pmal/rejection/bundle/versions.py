@@ -37,7 +37,7 @@ class Version:
     """The version that it was made from; None: it was found."""
     change: str
     when: str
-    """In UTC, as ISO 8601 has it."""
+    """Time in UTC, in the form of ISO 8601."""
     digest: str
     """SHA-256 of the list of checksums of its files."""
 

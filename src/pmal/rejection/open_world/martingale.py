@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from pmal.errors import DataError, UsageError
 
 BETS = (0.0, -0.5, -1.0)
-"""Of each player: what he gains for a rank p is bet * (p - 1/2)."""
+"""Bets of the players. A player gains bet * (p - 1/2) for a rank p."""
 JUMP = 0.01
 """Share of all money that is dealt out again before each answer."""
 

@@ -28,7 +28,7 @@ from pmal.rejection.open_world.rescoring import calibrated_with
 from pmal.rejection.training_scores import BANK_LIMIT
 
 NEW_PROTOTYPES, MOST_PROTOTYPES = 5, 50
-"""Of a class by one update, and in all, at most: every prototype is compared with every image."""
+"""Most prototypes that an update adds to a class, and that a class has: each is compared with every image."""
 
 
 def renew(model: OpenSetModel, given: Corrected) -> tuple[OpenSetModel, Renewed]:

@@ -22,7 +22,7 @@ class Renewed:
     learned: int
     """Known samples that became neighbors."""
     prototypes: int
-    """How many there are more."""
+    """Number of prototypes that were added."""
     held_out: int
     """Known samples that joined the held-out ones; right and accepted are counted on these."""
     right_before: int

@@ -1,4 +1,4 @@
-"""In which space unknown images are told apart."""
+"""The space in which unknown images are sorted into groups."""
 
 import numpy as np
 import torch

@@ -20,7 +20,7 @@ from pmal.ensemble.classifier import FEATURES
 from pmal.rejection.typicality.whitening import whitening_matrix
 
 MOST_FEATURES = 4096
-"""With more features, the covariance would take more memory and time than all else."""
+"""Most features: with more, the covariance would take more memory and time than all else."""
 
 
 class ClassTypicality(nn.Module):

@@ -29,7 +29,7 @@ TYPICALITY = "typicality"
 FITTED_IMAGES = 5000
 """Training images that the statistics are fitted to, evenly spaced if there are more."""
 DIRECTIONS = 32
-"""Of a layer, at most: the others hold little but the noise of single images."""
+"""Most directions of a layer. The others hold little but the noise of single images."""
 
 
 class Typicality(nn.Module):

@@ -22,7 +22,7 @@ SCRIPTS = ("core.js", "plots.js", "histogram.js", "robustness.js", "scatter.js",
 
 @dataclass(frozen=True)
 class Cell:
-    """Of a table."""
+    """A cell of a table."""
 
     text: str
     note: str = ""
@@ -59,7 +59,7 @@ class Table:
     note: str = ""
     style: str = ""
     title: str = ""
-    """Above it, if the section's own does not say enough."""
+    """A title above the picture, if that of the section does not say enough."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Figure:
     draw: str
     data: Any
     label: str
-    """For those who do not see it."""
+    """The text that screen readers say in its place."""
     caption: str = ""
     title: str = ""
     still: Still | None = None

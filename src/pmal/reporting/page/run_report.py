@@ -38,8 +38,8 @@ from pmal.reporting.evaluation import TESTED, Embedded
 from pmal.reporting.image_quality import quality_of_images
 from pmal.reporting.kept_answers import MOST, kept_answers
 from pmal.reporting.page.document import Page, Section, check_can_render, render_page
-from pmal.reporting.page.numbers.embedding_numbers import layout_method
 from pmal.reporting.page.numbers.run_numbers import Floats
+from pmal.reporting.page.numbers.tsne_layout import layout_method
 from pmal.reporting.page.pictures import Album
 from pmal.reporting.page.sections.galleries import embedding_section, prototypes_section, robustness_section
 from pmal.reporting.page.sections.making import making_section, training_section

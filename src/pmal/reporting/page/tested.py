@@ -74,7 +74,7 @@ class Measured:
     model: Answered
     softmax: Answered | None
     decided: Decided | None
-    """None without a threshold."""
+    """The decisions. None without a threshold."""
     score: str
     """The score that decides."""
     thresholds: Mapping[str, float]

@@ -13,9 +13,9 @@ from pmal.serving.http.requests.clients import client_name
 from pmal.serving.http.requests.guard import HEADERS
 
 HEADER_SECONDS = 10.0
-"""From the first byte of a request, or from the connection, to the end of its headers."""
+"""Seconds from the first byte of a request, or from the connection, to the end of the headers."""
 UNREAD_SECONDS = 30.0
-"""For a client that does not read its answer."""
+"""Seconds that a client may take to read its answer."""
 HEADER_BYTES = 64 << 10
 RESERVED_FILES = 64
 """What the process opens next to connections: the model at a reload, libraries, the log."""

@@ -106,7 +106,7 @@ class Histogram(Form):
 
 
 class RequestLimits(Form):
-    """Of one request."""
+    """Limits of one request."""
 
     body_bytes: int
     pixels: int
@@ -163,7 +163,7 @@ class Watched(Form):
 
 
 class Status(Form):
-    """That it does."""
+    """The service is up."""
 
     status: str
 

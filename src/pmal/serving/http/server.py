@@ -22,9 +22,9 @@ from pmal.serving.http.connections import HEADER_SECONDS, Connection
 from pmal.serving.http.core import Service
 
 GRACE_SECONDS = 30
-"""For what is in flight when the service is asked to end."""
+"""Seconds for the requests in flight when the service is asked to end."""
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-"""As glibc's malloc.h has them."""
+"""Options of glibc's mallopt, as in malloc.h."""
 
 
 class Server(uvicorn.Server):

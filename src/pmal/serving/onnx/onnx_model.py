@@ -35,7 +35,7 @@ from pmal.serving.onnx.onnx_file import UNSEALED, check_seal, read_metadata
 
 FORMAT, VERSION = "pmal-onnx", 2
 UNSEALED_VERSION = 1
-"""Of pmal 0.1, whose files have no checksum."""
+"""The version that pmal 0.1 wrote, without a checksum."""
 DIGEST = "sha256"
 """The entry that holds the checksum of the file."""
 FILE_LIMIT = (1 << 31) - 1
@@ -43,7 +43,7 @@ FILE_LIMIT = (1 << 31) - 1
 BATCH = 64
 """Images that a runtime gets at a time, at most: their maps fit into memory with any network."""
 BATCH_NUMBERS = 1 << 25
-"""Of what the prototypes answer (images x classes x channels), at a time: a quarter of a GiB."""
+"""Numbers of the prototypes' answers (images x classes x channels) at a time: a quarter of a GiB."""
 INPUT, ROWS = "images", "embeddings"
 """What the input is called: pixels, or embeddings of another model."""
 ACCEPT = "accept"
@@ -67,11 +67,11 @@ class OnnxHeader:
     per_class: bool
     thresholds: tuple[float, ...]
     far_threshold: float
-    """Of the typicality score; infinite if the model does not look at layers."""
+    """Threshold of the typicality score; infinite if the model does not look at layers."""
     note: str
     """What the threshold promises."""
     prototypes: tuple[tuple[Member, ...], ...]
-    """Of each class by rank; empty for a model that has none."""
+    """The prototypes of each class by rank; empty for a model that has none."""
     pmal: str
     """The version that wrote it."""
     resize: str = BILINEAR

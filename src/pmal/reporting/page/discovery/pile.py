@@ -20,7 +20,7 @@ class SortedPile:
     groups: Sequence[Group]
     """The largest and tightest first; `members` are positions in `samples`."""
     class_names: tuple[str, ...]
-    """Of the model: a group that is named as one of these holds known images that were rejected."""
+    """Classes of the model. A group that is named as one of these holds known images that were rejected."""
 
     @property
     def left(self) -> list[int]:

@@ -7,9 +7,9 @@ import numpy as np
 from pmal.data.samples import evenly
 from pmal.reporting.page.answers import answer_name, figures, file_name, truth_name
 from pmal.reporting.page.document import Figure, Gallery, Picture, Section
-from pmal.reporting.page.numbers.embedding_numbers import layouts
 from pmal.reporting.page.numbers.mining_numbers import least_robust, robustness_figure, shown_classes
 from pmal.reporting.page.numbers.run_numbers import Floats, Ints, rounded
+from pmal.reporting.page.numbers.tsne_layout import layouts
 from pmal.reporting.page.pictures import Album
 from pmal.reporting.page.tested import CLASSES, Measured, Mined, RunFacts, short_name, unseen
 
@@ -17,7 +17,7 @@ POINTS = 1_000
 """Largest number of test images of each part in the embedding, so that t-SNE takes seconds."""
 PER_ROW = 10
 FEW = 10
-"""With fewer images in an interval of r, its accuracy says little."""
+"""Fewest images in an interval of r: with fewer, its accuracy says little."""
 
 
 def embedding_section(

@@ -14,7 +14,7 @@ from pmal.errors import DataError
 
 LEAST_KEY = 16
 MOST_CLIENTS = 10_000
-"""That are remembered; the one that asked longest ago is forgotten first, and has its full share again."""
+"""Most clients that are remembered. The one that asked longest ago is forgotten: its share is full again."""
 
 
 def client_name(address: str) -> str:

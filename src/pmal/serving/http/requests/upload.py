@@ -22,26 +22,26 @@ class Limits:
     """What one client may ask for, and all together."""
 
     body_bytes: int = 16 << 20
-    """Of one request."""
+    """Bytes of one request."""
     pixels: int = MAX_PIXELS
-    """Of one image."""
+    """Pixels of one image."""
     images: int = 64
-    """In one request."""
+    """Images in one request."""
     queue: int = 512
     """Images of all requests that wait for their answer."""
     client_queue: int = 256
     """Images of one client that wait for their answer."""
     connections: int = 1000
-    """Open at the same time."""
+    """Connections that are open at the same time."""
     client_connections: int = 256
-    """Of one client."""
+    """Open connections of one client."""
     rate: float = 0.0
     """Requests per second of one client; 0: any number."""
     held_bytes: int = 256 << 20
     """Bodies of all requests in memory, a half of it those of one client; at least one fits."""
     read_seconds: float = 25.0
-    """For a client to send its body. With what is still taken of a refused one it is over before a service
-    that is asked to end loses its patience."""
+    """Seconds that a client has to send its body. Even with the rest of a refused body, this is less than
+    what a service that is asked to end waits for its clients."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import pytest
 
 from pmal._runtime.signals import STOPPING, raise_on_signals
 from pmal.errors import Interrupted
-from pmal.reporting.page.numbers.embedding_numbers import _turned, layout_method, layouts
+from pmal.reporting.page.numbers.tsne_layout import _turned, layout_method, layouts
 
 
 def clusters(count=60, seed=0):
