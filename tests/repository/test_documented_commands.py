@@ -192,6 +192,13 @@ class Page:
         """Not run, because it installs: the target must exist."""
         assert all(re.search(rf"^{word}:", (ROOT / "Makefile").read_text(), re.M) for word in words)
 
+    def python(self, script, *words):
+        """An example of ours, which a test of its own runs."""
+        assert (ROOT / script).is_file() and script.startswith("examples/"), (
+            f"python {script}: not an example"
+        )
+        assert not words
+
     def pip(self, *words):
         """Not run: the folder, or the extras, that are installed must exist."""
         if words[0] == "install" and (ROOT / words[-1] / "pyproject.toml").is_file():
@@ -201,7 +208,14 @@ class Page:
         assert set(extras.split(",")) <= set(project["optional-dependencies"])
 
 
-RULES = {"pmal": Page.pmal, "torchrun": Page.torchrun, "curl": Page.curl, "make": Page.make, "pip": Page.pip}
+RULES = {
+    "pmal": Page.pmal,
+    "torchrun": Page.torchrun,
+    "curl": Page.curl,
+    "make": Page.make,
+    "pip": Page.pip,
+    "python": Page.python,
+}
 
 
 def python_names(sandbox):
