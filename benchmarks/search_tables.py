@@ -83,16 +83,35 @@ def scores_table() -> str:
 
 
 def penalty_table() -> str:
-    """What typicality adds to the deciding score: one row for a weight, straight or squared."""
+    """What typicality adds to the deciding score: a row for each weight, straight or squared."""
     groups = defaultdict(list)
     for row in read_json(SEARCH / "penalty.json")["rows"]:
         power = row["power"] if row["weight"] else 0
-        groups[row["problem"].split("-")[0], power, row["weight"]].append(row)
-    made = [name for name in row["rejected"] if name not in ("known", "left out")]
+        groups[row["problem"].split("-")[0], (power, row["weight"])].append(row)
+    words = {0: "none", 1: "{:g} u", 2: "{:g} u²"}
+    return _rejected_table(
+        "penalty",
+        {
+            (source, words[power].format(weight)): rows
+            for (source, (power, weight)), rows in sorted(groups.items())
+        },
+    )
+
+
+def directions_table() -> str:
+    """How many directions of each layer typicality takes: a row for each number."""
+    rows = read_json(SEARCH / "directions.json")["rows"]
+    return _rejected_table(
+        "directions", {(row["problem"].split("-")[0], str(row["directions"])): [row] for row in rows}
+    )
+
+
+def _rejected_table(setting: str, groups: dict[tuple[str, str], list[dict]]) -> str:
+    first = next(iter(groups.values()))[0]
+    made = [name for name in first["rejected"] if name not in ("known", "left out")]
     kinds = ("known", "left out", *made)
-    lines = _head("data", "penalty", "AUROC left-out classes", *(f"rejected: {kind}" for kind in kinds))
-    for (source, power, weight), rows in sorted(groups.items()):
-        name = {0: "none", 1: f"{weight:g} u", 2: f"{weight:g} u²"}[power]
+    lines = _head("data", setting, "AUROC left-out classes", *(f"rejected: {kind}" for kind in kinds))
+    for (source, name), rows in groups.items():
         shares = [[row["rejected"][kind] for row in rows] for kind in kinds]
         lines.append(_line(source, name, *map(_mean, ([row["auroc"] for row in rows], *shares))))
     return "\n".join(lines)
@@ -153,6 +172,7 @@ SEARCH_TABLES = {
     "search length": length_table,
     "search scores": scores_table,
     "search penalty": penalty_table,
+    "search directions": directions_table,
     "search features": features_table,
     "teachers": teachers_table,
 }

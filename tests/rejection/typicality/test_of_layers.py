@@ -29,9 +29,8 @@ def test_with_all_directions_distances_are_those_of_the_shrunk_covariance():
     np.testing.assert_allclose(found**2, reference.mahalanobis(new), rtol=1e-4)
 
 
-def test_the_score_is_the_distance_in_the_main_directions_of_all_layers(monkeypatch):
+def test_the_score_is_the_distance_in_the_main_directions_of_all_layers():
     """Each layer's two main directions by an eigenvalue decomposition of its own, then all together."""
-    monkeypatch.setattr(module, "DIRECTIONS", 2)
     rng = np.random.default_rng(1)
     layers = {name: rng.normal(size=(30, width)).astype(np.float32) for name, width in (("a", 3), ("b", 5))}
     new = {name: rng.normal(size=(4, x.shape[1])) for name, x in layers.items()}
@@ -44,7 +43,7 @@ def test_the_score_is_the_distance_in_the_main_directions_of_all_layers(monkeypa
         reduced_new.append((new[name] - fitted.location_) @ main)
     together = LedoitWolf(assume_centered=False).fit(np.concatenate(reduced, axis=1))
     expected = np.sqrt(together.mahalanobis(np.concatenate(reduced_new, axis=1)))
-    fitted = typicality_of(layers)
+    fitted = typicality_of(layers, directions=2)
     found = fitted({name: torch.from_numpy(x).float() for name, x in new.items()})
     assert found.dtype == torch.float64
     assert fitted.whitening.shape == (4, 4)

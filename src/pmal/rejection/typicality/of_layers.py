@@ -28,8 +28,9 @@ from pmal.rejection.typicality.whitening import principal_directions
 TYPICALITY = "typicality"
 FITTED_IMAGES = 5000
 """Training images that the statistics are fitted to, evenly spaced if there are more."""
-DIRECTIONS = 32
-"""Most directions of a layer. The others hold little but the noise of single images."""
+DIRECTIONS = 64
+"""Most directions of a layer. The others hold little but the noise of single images. With 32, networks of
+natural images do not see noise (docs/method.md)."""
 
 
 class Typicality(nn.Module):
@@ -106,9 +107,14 @@ def fit_typicality(
     return typicality_of(statistics).to(network.mean.device)
 
 
-def typicality_of(statistics: Mapping[str, NDArray[np.float32]]) -> Typicality:
-    """Return the typicality by the statistics of training images, (N, F) by layer."""
-    layers = {name: principal_directions(x_NF, DIRECTIONS) for name, x_NF in statistics.items()}
+def typicality_of(statistics: Mapping[str, NDArray[np.float32]], directions: int = DIRECTIONS) -> Typicality:
+    """Return the typicality by the statistics of training images, (N, F) by layer.
+
+    Args:
+        statistics: of each layer.
+        directions: of each layer that count, at most.
+    """
+    layers = {name: principal_directions(x_NF, directions) for name, x_NF in statistics.items()}
     parts = [
         (statistics[name] - mean_F.numpy()) @ directions_FR.numpy()
         for name, (mean_F, directions_FR) in layers.items()
