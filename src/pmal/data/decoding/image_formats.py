@@ -76,9 +76,9 @@ def _silence_libtiff() -> None:
     """
     package = Path(PIL.__file__).parent
     own = [*package.glob("../pillow.libs/libtiff*"), *package.glob(".dylibs/libtiff*")]
-    for library in filter(None, own or [find_library("tiff")]):
+    for library in map(str, own or filter(None, [find_library("tiff")])):
         with suppress(OSError, AttributeError):
-            ctypes.CDLL(str(library)).TIFFSetErrorHandler(None)
+            ctypes.CDLL(library).TIFFSetErrorHandler(None)
 
 
 def _brands(data: bytes) -> set[bytes]:
