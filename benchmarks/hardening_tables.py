@@ -34,4 +34,44 @@ def fuzz_table() -> str:
     return "\n".join([*lines, "", f"{text} ([results](../benchmarks/results/fuzz/readers.json))."])
 
 
-HARDENING_TABLES = {"failures": failures_table, "fuzz": fuzz_table}
+def against_table() -> str:
+    """The service and an earlier version of it, in turns on one machine."""
+    found = read_json(RESULTS / "service" / "against-8e197f3.json")
+    lines = ["| | before | now | ratio |", "|---|---|---|---|"]
+    names = {
+        "requests_per_processor_s": "requests per processor second",
+        "requests_per_s": "requests/s",
+        "median_ms": "median ms",
+        "p99_ms": "p99 ms",
+    }
+    for key, name in names.items():
+        about = found["medians"][key]
+        lines.append(f"| {name} | {about['other']:,.0f} | {about['this']:,.0f} | {about['ratio']:.2f} |")
+    return "\n".join([*lines, "", f"While they were measured: {found['note']}."])
+
+
+def soak_table() -> str:
+    """What happened while the service was loaded for minutes, and what came of it."""
+    found = read_json(RESULTS / "service" / "soak.json")
+    events = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in found["events"].items())
+    lives = "; ".join(f"{first:.0f}, {most:.0f}, {last:.0f}" for first, most, last in found["memory_mb"])
+    rows = {
+        "minutes, clients": f"{found['seconds'] / 60:g}, {found['clients']}",
+        "events": events,
+        "requests": f"{found['requests']:,}",
+        "answers compared with those of single requests": f"{found['answers_compared']:,}",
+        "wrong answers": found["wrong"],
+        "memory of each process in MB: at first, most, at last": lives,
+        "most growth after half of a process's life": f"{100 * found['memory_growth']:.1f} %",
+        "tracebacks in the log": found["tracebacks"],
+    }
+    lines = ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())]
+    return "\n".join([*lines, "", f"While it ran: {found['note']}."])
+
+
+HARDENING_TABLES = {
+    "failures": failures_table,
+    "fuzz": fuzz_table,
+    "against": against_table,
+    "soak": soak_table,
+}

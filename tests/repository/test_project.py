@@ -1,11 +1,14 @@
 """The version is said once, and workflows, packages and templates fit together."""
 
+import json
 import re
 import tomllib
 
 import pytest
+from typer.testing import CliRunner
 
 import pmal
+from pmal.cli import app
 from scripts.pin_hashes import pinned
 from tests.support.documented import PAGES, ROOT
 
@@ -70,3 +73,25 @@ def test_no_page_promises_a_release_that_is_not_there():
     pages = [*PAGES, *ROOT.glob("*.md")]
     promised = re.compile(r"pip install (?:-\S+ )*'?pmal\b")
     assert not [str(page) for page in pages if promised.search(page.read_text())]
+
+
+def test_the_deployed_service_has_no_rights_and_options_that_are_there():
+    """No test builds the image or starts the unit: this is what a look at them finds."""
+    shown = CliRunner().invoke(app, ["serve", "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"}).output
+    docker, unit = ((ROOT / "docs" / "deploy" / name).read_text() for name in ("Dockerfile", "pmal.service"))
+    steps = [line.split(None, 1) for line in docker.splitlines() if line and line[0] not in "# "]
+    assert [name for name, _ in steps if name not in ("RUN", "WORKDIR", "ENV", "EXPOSE")] == [
+        *("FROM", "COPY", "COPY", "USER", "HEALTHCHECK", "ENTRYPOINT"),
+    ]
+    given = dict(steps)
+    assert ":" in given["FROM"]
+    assert int(given["USER"]) > 0
+    copied = [word for name, words in steps if name == "COPY" for word in words.split()[:-1]]
+    assert all((ROOT / name).exists() for name in copied)
+    entry = json.loads(given["ENTRYPOINT"])
+    start = re.search(r"^ExecStart=(.+)$", unit, re.M)[1]
+    for words in (entry, start.split()):
+        assert words[1] == "serve"
+        assert all(word in shown for word in words if word.startswith("--"))
+    for line in ("DynamicUser=yes", "NoNewPrivileges=yes", "ProtectSystem=strict", "CapabilityBoundingSet="):
+        assert line in unit.splitlines()

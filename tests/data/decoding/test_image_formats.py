@@ -107,3 +107,12 @@ def test_the_reader_is_known_to_us_alone() -> None:
     before = set(Image.OPEN)
     decode(heic())
     assert "HEIF" not in set(Image.OPEN) - before
+
+
+def test_a_damaged_tiff_writes_nothing_to_standard_error(capfd):
+    buffer = io.BytesIO()
+    Image.fromarray(SHADES).save(buffer, "TIFF", compression="tiff_lzw")
+    data = buffer.getvalue()
+    with pytest.raises(BadImage, match="TIFF: decoder error"):
+        decode(data[:8] + b"\xff" * 60 + data[68:])
+    assert capfd.readouterr() == ("", "")

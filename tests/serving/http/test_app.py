@@ -396,6 +396,18 @@ def test_after_a_failure_the_rest_of_its_request_is_dropped():
         assert len(asked) < 10, "it had no place any more, but went on"
 
 
+def test_no_memory_for_an_image_is_no_fault_of_the_image():
+    class Full(ServedModel):
+        def decode(self, data, max_pixels):
+            raise MemoryError
+
+    with running_model(serve_model(make_model(), kind=Full)) as (service, port):
+        reply = predict(port, png(0))
+        assert (reply.status, reply.headers["retry-after"]) == (503, "5")
+        assert "no memory" in reply.body["error"]
+        assert service.house.places == 0
+
+
 def test_a_bad_bundle_at_reload_leaves_the_old_model_answering():
     said, bundles = [], [serve_model(make_model(), fingerprint="a" * 64)]
 

@@ -6,9 +6,15 @@ pixel limit of its own. The HEIC reader is imported at the first such file, from
 header declares, so no limit would hold before memory is allocated.
 """
 
+import ctypes
+import logging
+from contextlib import suppress
+from ctypes.util import find_library
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 
+import PIL
 from PIL.BmpImagePlugin import BmpImageFile
 from PIL.GifImagePlugin import GifImageFile
 from PIL.ImageFile import ImageFile
@@ -19,6 +25,9 @@ from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
 from pmal.data.samples import BadImage
+
+# Else what Pillow logs of a damaged file would go to standard error.
+logging.getLogger("PIL").addHandler(logging.NullHandler())
 
 _READERS: tuple[tuple[tuple[bytes, ...], type[ImageFile]], ...] = (
     ((b"\xff\xd8\xff",), JpegImageFile),
@@ -46,6 +55,8 @@ def reader_of(data: bytes) -> type[ImageFile]:
     """
     for magics, reader in _READERS:
         if data.startswith(magics) and (reader is not WebPImageFile or data[8:12] == b"WEBP"):
+            if reader is TiffImageFile:
+                _silence_libtiff()
             return reader
     brands = _brands(data)
     if brands & _AVIF:
@@ -55,6 +66,19 @@ def reader_of(data: bytes) -> type[ImageFile]:
             return heic
         raise BadImage("HEIC: to read it, pip install pillow-heif")
     raise NotAnImage("not a JPEG, PNG, WebP, HEIC, BMP, GIF, TIFF or PPM image")
+
+
+@cache
+def _silence_libtiff() -> None:
+    """Have libtiff write nothing to standard error, where a damaged file would fill a service's log.
+
+    Pillow's packages bring a libtiff of their own; its function pointer belongs to the whole process.
+    """
+    package = Path(PIL.__file__).parent
+    own = [*package.glob("../pillow.libs/libtiff*"), *package.glob(".dylibs/libtiff*")]
+    for library in map(str, own or filter(None, [find_library("tiff")])):
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(library).TIFFSetErrorHandler(None)
 
 
 def _brands(data: bytes) -> set[bytes]:

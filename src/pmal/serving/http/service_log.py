@@ -73,6 +73,7 @@ def set_up_log(access: bool) -> None:
                 ACCESS.name: {"level": "INFO" if access else "CRITICAL"},
                 # What a client did wrong is in its answer, and in the figures.
                 "python_multipart": {"level": "CRITICAL"},
+                "PIL": {"level": "CRITICAL"},
                 "uvicorn": {"level": "ERROR"},
             },
         }

@@ -47,7 +47,8 @@ def read_names(path: Path) -> dict[str, list[str]]:
     for row in rows:
         name = row["name"] or of_group.get(row["group"], "")
         if name and named.setdefault(row["file"], name) != name:
-            raise DataError(f"{path}: {row['file']} is {named[row['file']]} and {name}: give it one name")
+            both = " ".join(f"{row['file']} is {named[row['file']]} and {name}".split())
+            raise DataError(f"{path}: {both}: give it one name")
         if name and row["file"] not in found.setdefault(name, []):
             found[name].append(row["file"])
     if not found:
@@ -78,7 +79,7 @@ def _lines(path: Path) -> Iterable[Mapping[str, str | None]]:
     try:
         names = reader.fieldnames or ()
         if not {"file", "name"} <= {*names}:
-            found = ", ".join(names)[:80] or "nothing"
+            found = " ".join(", ".join(names)[:80].split()) or "nothing"
             raise DataError(f"{path}: its first line has {found}: name the columns file and name")
         return list(reader)
     except csv.Error as error:
