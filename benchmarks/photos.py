@@ -81,6 +81,7 @@ def main() -> None:
                 else:
                     rows += measure(encoder, limit, draw, args.data_root, work)
                 manifests[encoder] = manifest
+                rows.sort(key=lambda row: (row["encoder"], row["limit"], row["draw"]))
                 write_json(OUT / f"{args.part}.json", {"rows": rows, "manifests": manifests})
     print(f"{len(rows)} rows: {OUT / args.part}.json")
 

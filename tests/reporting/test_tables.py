@@ -72,6 +72,12 @@ def test_what_the_threshold_did_is_said_in_one_line_and_what_it_promises_in_the_
     assert run_table(sure).splitlines()[-2].startswith("threshold of distance for 97.5 % of known images: ")
     weak = METRICS | {"decision": decision | {"guaranteed": False, "note": "no guarantee: too few"}}
     assert run_table(weak).splitlines()[-1] == "no guarantee: too few"
+    none = METRICS | {"decision": weak["decision"] | {"rejects": False}}
+    assert (
+        run_table(none)
+        .splitlines()[-2]
+        .endswith("none, so nothing is rejected; --accept takes a lower share")
+    )
 
 
 @pytest.mark.parametrize("family", ["neal", "random"])

@@ -182,6 +182,7 @@ def _decisions(
         "per_class": model.rule.per_class,
         "guaranteed": guaranteed,
         "note": note,
+        "rejects": bool(model.limits().isfinite().any()),
         "known_accepted": float((known.labels >= 0).double().mean()),
     }
     if unknown is not None:

@@ -71,6 +71,8 @@ def _decision(metrics: Mapping[str, Any]) -> list[str]:
     if found is None:
         return ["no threshold: no images were held out for it (too few, or data.held_out = 0)"]
     text = f"threshold of {found['score']} for {100 * found['accept']:g} % of known images"
+    if not found.get("rejects", True):
+        return [f"{text}: none, so nothing is rejected; --accept takes a lower share", found["note"]]
     text += f": accepts {100 * found['known_accepted']:.1f} % of those tested"
     if "unknown_rejected" in found:
         text += f", rejects {100 * found['unknown_rejected']:.1f} % of the unknown ones"

@@ -110,7 +110,7 @@ def test_thresholds_decisions_and_images_are_described_as_they_are():
 def test_a_file_with_an_odd_name_can_be_asked_as_the_card_says():
     text = written(Rule("distance"), file="my model;ls.onnx", note="two\nlines", pmal="1\n2")
     assert "pmal predict 'my model;ls.onnx' image.png\n" in text
-    assert "InferenceSession('my model;ls.onnx')" in text
+    assert "InferenceSession('my model;ls.onnx', options)" in text
     assert "two\\nlines" in text
     assert "pmal 1\\n2." in text
 

@@ -188,6 +188,8 @@ def _result_note(facts: RunFacts) -> str:
     decision = found.get("decision")
     if decision is None:
         return text + "No images were held out, so there is no threshold."
+    if not decision.get("rejects", True):
+        return f"{text}No threshold rejects anything. {decision['note'][:1].upper()}{decision['note'][1:]}."
     text += f"The threshold of {decision['score']} is set to accept {100 * decision['accept']:g} %"
     text += f" of known images: it accepts {percent(decision['known_accepted'])} % of those tested"
     if "unknown_rejected" in decision:
