@@ -8,7 +8,11 @@ from typing import Any
 from pmal._runtime.files import read_json
 
 FOLDER = Path(__file__).parent / "results" / "discovery"
-SPACES = {"pretrained": "features of the pretrained network", "pmal": "embeddings of PMAL on them"}
+SPACES = {
+    "pretrained": "features of the pretrained network",
+    "pmal": "embeddings of PMAL on them",
+    "softmax": "embeddings of softmax on them",
+}
 
 
 def groups_table() -> str:
@@ -35,17 +39,20 @@ def groups_table() -> str:
 
 
 def updates_table() -> str:
-    """What is accepted of known samples after updates, where 90 % are promised."""
+    """What is accepted of known samples after updates, where 90 % are promised; with most runs, where several."""
     kinds = {
         "before": "no correction",
         "fair": "a fair sample, twice 60",
         "mistakes": "only those of them that were rejected",
         "moved": "known classes have moved",
     }
-    lines = _head("corrected", "score", "known accepted, %", "training advised, % of runs")
-    for row in _rows("update"):
+    lines = _head("corrected", "score", "runs", "known accepted, %", "training advised, % of runs")
+    rows = {(row["score"], row["kind"]): row for file in ("update", "promise") for row in _rows(file)}
+    for row in rows.values():
         share = f"{100 * row['accepted']:.1f} ± {100 * row['standard_error']:.1f}"
-        lines.append(_line(kinds[row["kind"]], row["score"], share, f"{100 * row['advised']:.0f}"))
+        lines.append(
+            _line(kinds[row["kind"]], row["score"], f"{row['runs']:,}", share, f"{100 * row['advised']:.0f}")
+        )
     return "\n".join(lines)
 
 

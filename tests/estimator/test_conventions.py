@@ -1,14 +1,13 @@
 """What users of scikit-learn try: pipelines, tables, kinds of labels, novelty detection, calibration."""
 
-import warnings
-
 import numpy as np
 import pytest
 import torch
 from scipy.sparse import csr_array
 from sklearn.calibration import CalibratedClassifierCV
-from sklearn.metrics import classification_report, make_scorer, roc_auc_score
+from sklearn.metrics import classification_report, get_scorer, make_scorer, roc_auc_score
 from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.multiclass import OneVsRestClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -166,15 +165,21 @@ def test_what_is_not_taken_is_refused_in_one_line(fitted):
         classifier().fit(PROBLEM.X, PROBLEM.y, weights=1)
 
 
-def test_known_ness_is_never_taken_for_a_score_of_classes():
-    X, y = PROBLEM.X[PROBLEM.y < 5], PROBLEM.y[PROBLEM.y < 5]
-    with pytest.raises(UsageError, match="decision_function says how known a sample is"):
-        CalibratedClassifierCV(make_pipeline(StandardScaler(), classifier()), cv=2).fit(X, y)
-    fitted = classifier().fit(X, y)
-    with warnings.catch_warnings(), pytest.raises(UsageError, match="response_method="):
-        cross_val_score(fitted, X, y, cv=2, scoring="roc_auc", error_score="raise")
-    by_class = make_scorer(roc_auc_score, response_method="predict_proba")
-    assert by_class(fitted, X, y) > 0.95
+@pytest.mark.parametrize("count", [2, 3])
+def test_known_ness_is_never_taken_for_a_score_of_classes(count):
+    """What asks for scores of classes gets those of `predict_proba`, in a pipeline, too."""
+    chosen = np.isin(PROBLEM.y, np.unique(PROBLEM.y)[:count])
+    X, y = PROBLEM.X[chosen], PROBLEM.y[chosen]
+    model = make_pipeline(StandardScaler(), classifier(epochs=20)).fit(X, y)
+    usual = np.mean(model.classes_[model.predict_proba(X).argmax(axis=1)] == y)
+    for ensemble in (True, False):
+        calibrated = CalibratedClassifierCV(model, cv=2, ensemble=ensemble).fit(X, y)
+        assert calibrated.score(X, y) > usual - 0.1 > 1.5 / count - 0.1
+    assert OneVsRestClassifier(model).fit(X, y).score(X, y) > usual - 0.1
+    scoring = "roc_auc" if count == 2 else "roc_auc_ovr"
+    by_class = make_scorer(roc_auc_score, response_method="predict_proba", multi_class="ovr")
+    assert get_scorer(scoring)(model, X, y) == by_class(model, X, y) > 0.95
+    assert hasattr(classifier(), "decision_function")
 
 
 def test_models_of_version_0_1_are_loaded(fitted, tmp_path):

@@ -72,5 +72,5 @@ def _check_rows(name: str, image_size: int | None, **counts: int) -> None:
             "or pass the embeddings to OpenSetClassifier.fit"
         )
     for option, count in counts.items():
-        if not isinstance(count, int) or count < 1:
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
             raise UsageError(f"option {option} of encoder {name} is {count}: must be 1 or more")

@@ -1,26 +1,28 @@
-"""Refuse to be taken for scores of classes.
+"""Keep `decision_function` from being taken for scores of classes.
 
-`decision_function` says how known a sample is, one number each. If scikit-learn asks a classifier for its
-response, it takes this number of a two-class problem for the score of the second class, and calibrates or
-measures it without a word. Nothing in the call tells the two apart, so the caller does.
+It says how known a sample is, one number each. Where scikit-learn asks a classifier for scores of its
+classes, it prefers `decision_function` to `predict_proba`, takes this number for the score of the second of
+two classes, and calibrates or measures it without a word. Nothing in the call tells the two apart, so the
+caller does: for those parts of scikit-learn the method does not exist, and they use `predict_proba`.
 """
 
 import sys
+from types import FrameType
 
-from pmal.errors import UsageError
+_ASK_FOR_CLASSES = (
+    "sklearn.calibration",
+    "sklearn.metrics._scorer",
+    "sklearn.multiclass",
+    "sklearn.utils._response",
+)
+_BETWEEN = ("sklearn.", "joblib.")
 
-_ASK_FOR_CLASSES = ("sklearn.utils._response", "sklearn.calibration")
 
-
-def refuse_class_scores() -> None:
-    """Raise UsageError if scikit-learn itself asks `decision_function` for scores of classes."""
-    frame = sys._getframe(2)
-    while frame is not None and (module := frame.f_globals.get("__name__", "")).startswith("sklearn."):
+def is_asked_for_knownness(_: object) -> bool:
+    """Return whether the caller wants to know how known samples are, and no scores of classes."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and (module := frame.f_globals.get("__name__", "")).startswith(_BETWEEN):
         if module in _ASK_FOR_CLASSES:
-            raise UsageError(
-                "decision_function says how known a sample is, not which class it has, so it cannot be "
-                "calibrated or scored as a class: use predict_proba (in a scorer, response_method=)"
-            )
-        if frame.f_back is None:
-            return
+            return False
         frame = frame.f_back
+    return True

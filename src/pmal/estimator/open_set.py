@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from pmal import pipeline
@@ -34,7 +35,7 @@ from pmal.data.targets import KINDS, UNKNOWN, ClassLabels
 from pmal.encoders.choice import AUTO
 from pmal.encoders.precomputed import OF_ROWS
 from pmal.errors import DataError, Interrupted, UsageError
-from pmal.estimator.class_scores import refuse_class_scores
+from pmal.estimator.class_scores import is_asked_for_knownness
 from pmal.estimator.conventions import Conventions, Floats, refuse_fit_options
 from pmal.estimator.open_world import OpenWorldMixin
 from pmal.estimator.renamed import refuse_renamed, refuses_old_names, with_present_names
@@ -224,13 +225,13 @@ class OpenSetClassifier(OpenWorldMixin, Conventions):
         score_N: Floats = self.model_.decision(*embedded).numpy()
         return score_N
 
+    @available_if(is_asked_for_knownness)  # type: ignore[untyped-decorator]  # sklearn has no types
     def decision_function(self, X: Any) -> Floats:
         """Return the threshold minus the unknown score: above 0 where `predict` names a class, only there.
 
         It is one number for each sample, not a score for each class: scikit-learn's tools that ask for the
-        latter, such as CalibratedClassifierCV, are refused.
+        latter, such as CalibratedClassifierCV, do not see this method and use `predict_proba`.
         """
-        refuse_class_scores()
         answers = self._answers(X)
         return _room(answers.score.numpy(), answers.limits.numpy())
 
@@ -385,6 +386,11 @@ class OpenSetClassifier(OpenWorldMixin, Conventions):
 
     def _array_task(self, X: Any, y: Any, seed: int) -> tuple[RunConfig, Task, ClassLabels, dict[str, Any]]:
         rows = self.encoder in OF_ROWS or (self.encoder == AUTO and are_rows(X))
+        if not rows and are_rows(X):
+            own = ", ".join(OF_ROWS)
+            raise UsageError(
+                f"encoder '{self.encoder}' takes images, and X has rows of numbers: use {own} or auto"
+            )
         store, columns = rows_to_fit(self, X) if rows else (image_store(X, "X"), {})
         y = labels_given(y)
         labels = ClassLabels.of(y, len(store), self.unknown_label)
