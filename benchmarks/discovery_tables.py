@@ -39,7 +39,7 @@ def groups_table() -> str:
 
 
 def updates_table() -> str:
-    """What is accepted of known samples after updates, where 90 % are promised; with most runs, where several."""
+    """What is accepted of known samples after updates, where 90 % are promised."""
     kinds = {
         "before": "no correction",
         "fair": "a fair sample, twice 60",
@@ -50,9 +50,8 @@ def updates_table() -> str:
     rows = {(row["score"], row["kind"]): row for file in ("update", "promise") for row in _rows(file)}
     for row in rows.values():
         share = f"{100 * row['accepted']:.1f} ± {100 * row['standard_error']:.1f}"
-        lines.append(
-            _line(kinds[row["kind"]], row["score"], f"{row['runs']:,}", share, f"{100 * row['advised']:.0f}")
-        )
+        count, advised = f"{row['runs']:,}", f"{100 * row['advised']:.0f}"
+        lines.append(_line(kinds[row["kind"]], row["score"], count, share, advised))
     return "\n".join(lines)
 
 
