@@ -3,11 +3,12 @@
     python -m benchmarks.discovery choose --data-root DATA --cache FOLDER
     python -m benchmarks.discovery measure --data-root DATA --cache FOLDER
 
-Images are embedded by EfficientNet-Lite0, frozen; PMAL is fitted on the features of the known classes. The
-pile is all images of the unknown classes. `choose` compares settings of HDBSCAN on known classes alone: PMAL
-learns a third of them, and the others are the pile. `measure` then takes the unknown classes, and compares
-with k-means, which is told the true number of classes. Accuracy is that of the best pairing of groups and
-classes (Hungarian); leftovers count as wrong in it, and as a group of their own in the adjusted Rand index.
+Images are embedded by EfficientNet-Lite0, frozen; PMAL and softmax are fitted on the features of the known
+classes. The pile is all images of the unknown classes. `choose` compares settings of HDBSCAN on known classes
+alone: a third of them is learned, and the others are the pile. `measure` then takes the unknown classes, and
+compares with k-means, which is told the true number of classes. Accuracy is that of the best pairing of
+groups and classes (Hungarian); leftovers count as wrong in it, and as a group of their own in the adjusted
+Rand index.
 Writes benchmarks/results/discovery/choose.json and measure.json.
 """
 
@@ -116,9 +117,12 @@ def measure(known: Data, unknown: Data) -> Iterator[dict[str, Any]]:
 
 
 def spaces(known: Data, pile: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the embeddings of a pile: as pretrained, and by PMAL on the features of known classes."""
-    model = OpenSetClassifier(encoder="precomputed", held_out=0.1, random_state=0, device="cpu").fit(*known)
-    return {"pretrained": pile, "pmal": model._embed(pile)[0].numpy()}
+    """Return the embeddings of a pile: as pretrained, and by two methods on the features of known classes."""
+    found = {"pretrained": pile}
+    for method in ("pmal", "softmax"):
+        model = OpenSetClassifier(method, "precomputed", held_out=0.1, random_state=0, device="cpu")
+        found[method] = model.fit(*known).transform(pile)
+    return found
 
 
 def figures(found: np.ndarray, truth: np.ndarray) -> dict[str, Any]:

@@ -8,7 +8,11 @@ from typing import Any
 from pmal._runtime.files import read_json
 
 FOLDER = Path(__file__).parent / "results" / "discovery"
-SPACES = {"pretrained": "features of the pretrained network", "pmal": "embeddings of PMAL on them"}
+SPACES = {
+    "pretrained": "features of the pretrained network",
+    "pmal": "embeddings of PMAL on them",
+    "softmax": "embeddings of softmax on them",
+}
 
 
 def groups_table() -> str:
@@ -42,10 +46,11 @@ def updates_table() -> str:
         "mistakes": "only those of them that were rejected",
         "moved": "known classes have moved",
     }
-    lines = _head("corrected", "score", "known accepted, %", "training advised, % of runs")
+    lines = _head("corrected", "score", "runs", "known accepted, %", "training advised, % of runs")
     for row in _rows("update"):
         share = f"{100 * row['accepted']:.1f} ± {100 * row['standard_error']:.1f}"
-        lines.append(_line(kinds[row["kind"]], row["score"], share, f"{100 * row['advised']:.0f}"))
+        count, advised = f"{row['runs']:,}", f"{100 * row['advised']:.0f}"
+        lines.append(_line(kinds[row["kind"]], row["score"], count, share, advised))
     return "\n".join(lines)
 
 

@@ -1,6 +1,6 @@
 """Tables, texts and sounds: the examples of examples/other_data, over several draws, for a table of the docs.
 
-    python -m benchmarks.other_data --draws 3
+    python -m benchmarks.other_data --draws 2
 
 Writes benchmarks/results/other_data/cpu.json.
 """
@@ -26,7 +26,7 @@ FIGURES = ("accuracy", "auroc", "known_accepted", "unknown_rejected")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--draws", type=int, default=3)
+    parser.add_argument("--draws", type=int, default=2)
     draws = parser.parse_args().draws
     sys.path.insert(0, str(ROOT / "examples" / "other_data"))
     manifest, rows = describe_environment(torch.device("cpu")), []

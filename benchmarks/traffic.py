@@ -2,15 +2,17 @@
 
     python -m benchmarks.traffic watch
     python -m benchmarks.traffic update
+    python -m benchmarks.traffic promise
 
 `watch`: in each of 1,000 runs, 200 held-out scores and 1,000 answers. Known scores are standard normal. In
 `none` nothing changes; in `shift` known scores grow by half a standard deviation from answer 300 on; in
 `unknown` every tenth image is an unknown one from there on, whose score is 3 larger.
 
-`update`: in each of 1,000 runs, a model with 40 held-out samples (two Gaussian classes in 6 dimensions) takes
+`update`: in each of 200 runs, a model with 40 held-out samples (two Gaussian classes in 6 dimensions) takes
 corrected answers in twice, and then answers 1,000 new known samples. In `fair` they are a fair sample of 60;
 in `mistakes` only those of 60 that were rejected; in `moved` all 60 come from classes that have moved.
-Writes benchmarks/results/discovery/watch.json and update.json.
+`promise` is the same for `before` and `fair` by the score that PMAL rejects by, in 1,000 runs.
+Writes benchmarks/results/discovery/watch.json, update.json and promise.json.
 """
 
 import argparse
@@ -42,15 +44,17 @@ SCORES = ("distance", "neighbors", "combined")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", choices=("watch", "update"))
+    parser.add_argument("part", choices=("watch", "update", "promise"))
     parser.add_argument("--runs", type=int)
     args = parser.parse_args()
     manifest = describe_environment(torch.device("cpu"))
     if args.part == "watch":
         rows = [watch(kind, args.runs or 1000) for kind in ("none", "shift", "unknown")]
+    elif args.part == "promise":
+        rows = [update("combined", kind, args.runs or 1000) for kind in ("before", "fair")]
     else:
         kinds = [(score, kind) for score in SCORES for kind in ("before", "fair", "mistakes", "moved")]
-        rows = [update(score, kind, args.runs or 1000) for score, kind in kinds]
+        rows = [update(score, kind, args.runs or 200) for score, kind in kinds]
     write_json(OUT / f"{args.part}.json", {"rows": rows, "manifest": manifest})
     for row in rows:
         print(row)

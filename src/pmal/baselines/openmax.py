@@ -124,7 +124,8 @@ def unknown_probability(
 
 
 def _distances(active_BK: Tensor, means_KK: Tensor) -> Tensor:
-    if torch.compiler.is_exporting():  # no runtime has cdist; a graph is asked for few images at a time
+    # No runtime has cdist; a graph is asked for few images at a time. Older versions of torch export nothing.
+    if getattr(torch.compiler, "is_exporting", bool)():
         return (active_BK[:, None] - means_KK).square().sum(dim=2).sqrt()
     # Not by matrix products: those are chosen by batch size, and a score must not depend on it.
     return torch.cdist(active_BK, means_KK, compute_mode="donot_use_mm_for_euclid_dist")

@@ -9,7 +9,12 @@ caller does: for those parts of scikit-learn the method does not exist, and they
 import sys
 from types import FrameType
 
-_ASK_FOR_CLASSES = ("sklearn.utils._response", "sklearn.calibration", "sklearn.multiclass")
+_ASK_FOR_CLASSES = (
+    "sklearn.calibration",
+    "sklearn.metrics._scorer",
+    "sklearn.multiclass",
+    "sklearn.utils._response",
+)
 _BETWEEN = ("sklearn.", "joblib.")
 
 

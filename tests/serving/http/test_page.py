@@ -319,6 +319,8 @@ def test_what_came_in_is_watched_and_right_answers_become_a_table():
         page.wait_for_selector("#alarm:not([hidden])")
         assert "ALARM: more images look unknown" in text(page, "alarm")
         assert "25 of 25 rejected (100.0 %; 4.9 % of known images are)" in text(page, "traffic-words")
+        heights = [bar.bounding_box()["height"] for bar in page.locator("#rate-chart rect").all()]
+        assert min(heights) > 0.9 * page.locator("#rate-chart").bounding_box()["height"], "all are rejected"
         assert page.locator("#evidence-chart polyline").count() == 2
         page.select_option("#truth", "unknown")
         page.locator("#strip button").nth(1).click()

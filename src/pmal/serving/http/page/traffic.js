@@ -44,7 +44,7 @@ function rateChart({ points, expected_rejection_rate: expected }) {
     const [from, to] = [at(i), at(i + 1)], x = (WIDTH * answered[from]) / last;
     const share = (rejected[to] - rejected[from]) / (answered[to] - answered[from]);
     const width = Math.max(1, (WIDTH * (answered[to] - answered[from])) / last - 1), height = HEIGHT * share;
-    shapes.push(shape("rect", "bar", { x, y: HEIGHT - height, width, height }));
+    shapes.push(shape("rect", "share", { x, y: HEIGHT - height, width, height }));
   }
   return [...shapes, level(HEIGHT * (1 - expected), "expected")];
 }
