@@ -16,6 +16,7 @@ from benchmarks.discovery_tables import DISCOVERY_TABLES
 from benchmarks.far_tables import FAR_TABLES
 from benchmarks.hardening_tables import HARDENING_TABLES
 from benchmarks.library_tables import LIBRARY_TABLES
+from benchmarks.long_tail_tables import LONG_TAIL_TABLES
 from benchmarks.photo_tables import PHOTO_TABLES
 from benchmarks.rule_choice import RULE_TABLES
 from benchmarks.search_tables import SEARCH_TABLES
@@ -283,6 +284,7 @@ TABLES = {
     **DISCOVERY_TABLES,
     **COST_TABLES,
     **RULE_TABLES,
+    **LONG_TAIL_TABLES,
     "prototypes": prototypes_table,
     "precomputed": precomputed_table,
     "new class": new_class_table,
