@@ -6,6 +6,7 @@ from pmal.benchmark.cells.cell import ENSEMBLE, FIT
 from pmal.benchmark.ledger import Ledger
 from pmal.benchmark.rendering import entry_text
 from pmal.benchmark.tables.groups import (
+    Key,
     accuracy,
     auroc,
     average,
@@ -18,6 +19,11 @@ from pmal.benchmark.tables.groups import (
 RESULTS = Path(__file__).parent / "results"
 SCORES = ("probability", "logit", "distance", "neighbors")
 TAIL = "data.long_tail="
+
+
+def is_long_tailed(key: Key) -> bool:
+    """Whether a group is of a long-tailed draw, which is another problem than the whole set."""
+    return any(setting.startswith(TAIL) for setting in key.settings)
 
 
 def long_tail_table(folder: Path = RESULTS) -> str:
