@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.long_tail_tables import is_long_tailed
 from pmal.benchmark.cells.cell import ENSEMBLE, FIT
 from pmal.benchmark.ledger import Ledger, Result
 from pmal.benchmark.rendering import entry_text
@@ -81,7 +82,7 @@ def comparisons(results: Sequence[Result]) -> list[Comparison]:
     """One comparison for each data set and family that has enough rows on the same splits."""
     by_data: dict[tuple[str, str], Groups] = defaultdict(dict)
     for key, found in group_results(main_results(results)).items():
-        if mean_passes(found) is not None:
+        if mean_passes(found) is not None and not is_long_tailed(key):
             by_data[key.source, key.family][key] = found
     compared = [_comparison(*place, groups) for place, groups in sorted(by_data.items())]
     return [one for one in compared if len(one.rows) >= LEAST_ROWS]

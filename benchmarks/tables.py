@@ -16,6 +16,7 @@ from benchmarks.discovery_tables import DISCOVERY_TABLES
 from benchmarks.far_tables import FAR_TABLES
 from benchmarks.hardening_tables import HARDENING_TABLES
 from benchmarks.library_tables import LIBRARY_TABLES
+from benchmarks.long_tail_tables import LONG_TAIL_TABLES, is_long_tailed
 from benchmarks.other_data import OTHER_DATA_TABLES
 from benchmarks.photo_tables import PHOTO_TABLES
 from benchmarks.rule_choice import RULE_TABLES
@@ -62,15 +63,15 @@ def benchmark_table(chosen: str) -> str:
 
 
 def pmal_table() -> str:
-    """PMAL, a row for each data set, and its differences to softmaxes. The table of methods has all the rest.
+    """PMAL, a row for each data set, and its differences to softmaxes. Other tables have the rest.
 
     The group with the most splits counts, and of several the costliest. The softmax is the one of equal
-    cost, or that of twice the epochs
-    where there is no other.
+    cost, or that of twice the epochs where there is no other.
     """
     results, _ = Ledger(RESULTS).results(FIT, ENSEMBLE)
     groups = group_results(main_results(results))
-    mined = {key: found for key, found in groups.items() if key.method == "pmal"}
+    whole = {key: found for key, found in groups.items() if not is_long_tailed(key)}
+    mined = {key: found for key, found in whole.items() if key.method == "pmal"}
     chosen = {}
     for key, found in sorted(mined.items(), key=lambda item: _splits_and_cost(item[1])):
         if long_softmax(key, found, groups) is not None:
@@ -290,6 +291,7 @@ TABLES = {
     **DISCOVERY_TABLES,
     **COST_TABLES,
     **RULE_TABLES,
+    **LONG_TAIL_TABLES,
     "prototypes": prototypes_table,
     "precomputed": precomputed_table,
     "new class": new_class_table,

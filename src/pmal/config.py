@@ -102,7 +102,7 @@ class DataConfig(Checked):
     image_size: Annotated[int, Within(0)] = 0
     """Side of the square images in pixels. 0: the images' own size, or 64 if they differ."""
     augmentation: str = "standard"
-    """none, standard (crop and flip), strong (affine, color, cutout on top) or imagenet (resized crops)."""
+    """none, standard (crop, flip), strong (affine, color, cutout too), randaugment-0 to -30 or imagenet."""
     flip: str = "auto"
     """Mirror images: yes, no, or auto (not for digits)."""
     limit: Annotated[int, Within(0)] = 0

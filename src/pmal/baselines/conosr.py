@@ -15,7 +15,7 @@ What differs from the public code:
 - No spectral norm: the projection is scaled to unit length anyway.
 - The image that another is mixed with is the next one of the batch, which was shuffled.
 - The loss is a mean over the images; with Adam, as in the public code, its sum trains alike.
-- The recipe; `conosr` is the published one, but for RandAugment, in whose place `strong` stands.
+- The recipe; `conosr` is the published one, but for the restarts of its schedule.
 
 B images, T = 2 B views, N = 2 T views and mixtures, K classes, D channels, P numbers of a projection.
 """

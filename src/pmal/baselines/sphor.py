@@ -16,7 +16,7 @@ What differs from the public code:
 - The classifier learns next to the encoder, instead of in 20 epochs of its own once the encoder is done, and
   without the temperature of 2 of its cross entropy.
 - The image that another is mixed with is the next one of the batch, which was shuffled.
-- The recipe; `sphor` is the published one, but for RandAugment, in whose place `strong` stands.
+- The recipe; `sphor` is the published one, but for the restarts of its schedule.
 
 B images, N = 4 B views and mixtures, K classes, D channels, P numbers of a projection.
 """

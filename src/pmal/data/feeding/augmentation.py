@@ -13,9 +13,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import grid_sample, pad
 
+from pmal.data.feeding.randaugment import STRONGEST, randaugment
 from pmal.errors import DataError, UsageError, unknown_name
 
-POLICIES = ("none", "standard", "strong", "imagenet")
+POLICIES = ("none", "standard", "strong", "imagenet", "randaugment")
+USUAL_STRENGTH = 9
+"""Of randaugment, where its name says none."""
 CROP_AREA = (0.08, 1.0)
 CROP_RATIO = (3 / 4, 4 / 3)
 """Area share and width-to-height ratio of a resized crop (Szegedy et al., CVPR 2015)."""
@@ -29,30 +32,42 @@ def augment(images_BCHW: Tensor, policy: str, mean_C: Tensor, std_C: Tensor, fli
     - strong: in addition, half of the images get an affine change and, independently, half get a color
       change, so that sharp and undistorted images, as seen at test time, stay frequent; all get a cutout of
       0 to half the side.
+    - randaugment, randaugment-6: one change out of 16 of this strength (0 to 30), then crop and flip.
     - imagenet: a part of the image, enlarged to the whole size, and flip; for photographs.
 
     Args:
         images_BCHW: uint8 images; embeddings only with policy none.
-        policy: one of `POLICIES`.
+        policy: one of `POLICIES`; with a strength, as in randaugment-6, if it has one.
         mean_C: mean of each channel, of pixels scaled to [0, 1].
         std_C: deviation of each channel, likewise.
         flip: whether images may be mirrored.
     """
-    if policy not in POLICIES:
-        raise unknown_name("augmentation policy", policy, POLICIES)
+    name, _, strength = policy.partition("-")
+    if name not in POLICIES or not _is_strength(policy, name, strength):
+        raise unknown_name("augmentation policy", policy, (*POLICIES, "randaugment-0 to randaugment-30"))
     if policy != "none" and images_BCHW.is_floating_point():
         raise UsageError(f"data.augmentation = '{policy}' changes pixels: embeddings take 'none'")
     if policy == "strong":
         x = color_jitter(_unit_range(images_BCHW), probability=0.5)
         x = _shift_flip_affine(_standardize(x, mean_C, std_C), flip)
         return cutout(x, min(x.shape[2:]) // 2)
-    x = normalize(images_BCHW, mean_C, std_C)
+    if name == "randaugment":
+        changed = randaugment(images_BCHW, int(strength or USUAL_STRENGTH))
+        x = _standardize(changed / 255, mean_C, std_C)
+    else:
+        x = normalize(images_BCHW, mean_C, std_C)
     if policy == "imagenet":
         return _resample(x, _crop_matrices(x, flip))
-    if policy == "standard":
+    if name in ("standard", "randaugment"):
         x = random_crop(x, crop_padding(x))
         x = random_flip(x) if flip else x
     return x
+
+
+def _is_strength(policy: str, name: str, strength: str) -> bool:
+    if policy == name:
+        return True
+    return name == "randaugment" and strength.isdecimal() and int(strength) <= STRONGEST
 
 
 def normalize(images_BCHW: Tensor, mean_C: Tensor, std_C: Tensor) -> Tensor:
