@@ -148,6 +148,9 @@ def register_method(
         again: With `after`: the network is trained a second time, under this head.
         paper: Who published it.
 
+    Returns:
+        A decorator, which returns what it decorates.
+
     Raises:
         UsageError: The name, or that of one of its scores, is taken.
     """
