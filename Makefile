@@ -2,6 +2,7 @@
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
+unexport PYTHONPATH # or pip takes a source folder in it for an installed package
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet -c constraints.txt
 
 .PHONY: run test check test-oldest lint types unit docs release audit clean

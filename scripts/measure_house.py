@@ -2,14 +2,18 @@
 
     python scripts/measure_house.py            # the tree
     python scripts/measure_house.py --fit      # and a traced fit of the sample, one epoch
+    python scripts/measure_house.py --tests    # and the number of test cases
 
-Run it in two checkouts to compare them. `duplicates` and the number of tests are left to their own tools.
+Run it in two checkouts to compare them. The seconds of the tests are printed by `make check` and `make test`.
 What runs while a module is imported is not counted: only calls that the fit itself makes.
 """
 
+import ast
 import contextlib
 import io
 import itertools
+import re
+import subprocess
 import sys
 import tempfile
 from collections import Counter
@@ -44,6 +48,19 @@ def lines_by_folder() -> Counter[str]:
         place = file.relative_to(PACKAGE).parts
         lines[place[0] if len(place) > 1 else "."] += len(file.read_text().splitlines())
     return lines
+
+
+def lines_of_code() -> int:
+    """Return the lines of the package without blank ones, comments and docstrings."""
+    count = 0
+    for file in PACKAGE.rglob("*.py"):
+        text = file.read_text()
+        alone = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Expr)]
+        words = [node for node in alone if isinstance(node.value, ast.Constant)]
+        documented = {line for node in words for line in range(node.lineno, (node.end_lineno or 0) + 1)}
+        code = [line.strip() for i, line in enumerate(text.splitlines(), 1) if i not in documented]
+        count += sum(bool(line) and not line.startswith("#") for line in code)
+    return count
 
 
 def largest_listing() -> tuple[int, str]:
@@ -109,13 +126,22 @@ def crossings(visited: list[Path]) -> tuple[int, int]:
     return sum(b > a for a, b in pairs), sum(b < a for a, b in pairs)
 
 
+def test_cases(*options: str) -> int:
+    """Return how many test cases pytest collects."""
+    words = [sys.executable, "-m", "pytest", "-q", "--collect-only", *options]
+    listed = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return sum(map(int, re.findall(r": (\d+)$", listed, re.M)))
+
+
 def main() -> None:
     """Print the figures."""
     lines = lines_by_folder()
-    print(f"modules {len(modules())}, lines {sum(lines.values()):,}")
+    print(f"modules {len(modules())}, lines {sum(lines.values()):,}, of code {lines_of_code():,}")
     print("  " + ", ".join(f"{folder} {count:,}" for folder, count in lines.most_common()))
     print("largest listing: {} entries in {}".format(*largest_listing()))
     print(f"file names that occur twice: {', '.join(duplicate_stems()) or 'none'}")
+    if "--tests" in sys.argv:
+        print(f"test cases {test_cases():,}, in `make check` {test_cases('-m', 'not slow'):,}")
     if "--fit" in sys.argv:
         visited = visited_modules()
         right, left = crossings(visited)

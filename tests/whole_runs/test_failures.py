@@ -7,6 +7,7 @@ import sys
 import pytest
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     shutil.which("cc") is None or sys.platform != "linux", reason="needs a C compiler on Linux"
 )

@@ -37,6 +37,7 @@ def home(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_no_artifact_names_the_folder_in_which_the_images_lie(home, call):
     run = home / "run"
     for words in (["export", run], ["report", run], ["evaluate", run]):
@@ -55,6 +56,7 @@ def test_no_artifact_names_the_folder_in_which_the_images_lie(home, call):
     assert '"dog/bad.png"' in (run / "quarantine.json").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["report"], ["evaluate"], ["export", "--force"]])
 def test_a_figure_that_somebody_has_edited_reaches_no_report_and_no_card(home, call, words):
     figures = home / "run" / "metrics.json"
@@ -90,6 +92,7 @@ def test_a_spool_of_a_process_that_was_killed_is_removed_by_the_next(tmp_path, m
     assert not mine.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
 def test_closed_streams_change_nothing_but_that_nobody_reads_them(tmp_path, closed):
     words = f"exec {sys.executable} -m pmal data list {closed}"
@@ -106,6 +109,7 @@ def test_standard_error_on_a_full_disk_is_no_failure(tmp_path):
     assert subprocess.run(["sh", "-c", words], capture_output=True).returncode == 0
 
 
+@pytest.mark.slow
 def test_a_whole_fit_without_streams_leaves_no_word_in_its_files(tmp_path):
     words = " ".join(
         [sys.executable, "-m", "pmal", "fit", "--out", str(tmp_path / "run"), *SHORT, ">&- 2>&-"]
@@ -148,6 +152,7 @@ def test_memory_is_what_a_limit_leaves():
     assert 0 < memory_bytes() <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
+@pytest.mark.slow
 def test_other_kernels_are_told_of_when_a_training_goes_on(tmp_path):
     words = [sys.executable, "-c", INTERRUPTED, str(tmp_path / "run")]
     subprocess.run(

@@ -31,6 +31,9 @@ def register_encoder(name: str, *, any_input: bool = False) -> Callable[[Factory
         name: What `--encoder` and saved models call it.
         any_input: It takes other inputs than gray and color images, and checks them itself.
 
+    Returns:
+        A decorator, which returns what it decorates.
+
     Raises:
         UsageError: The name is taken, or is one of a pretrained network.
     """
@@ -50,6 +53,9 @@ def list_encoders() -> list[str]:
     """Return the names of the encoders, those of installed plugins in them, sorted.
 
     `timm/<model>` and `torchvision/<model>` work as well.
+
+    >>> {"oscri", "resnet50", "small"} <= set(list_encoders())
+    True
     """
     return sorted(ENCODERS)
 
@@ -64,9 +70,17 @@ def create_encoder(
 ) -> Encoder:
     """Return a new, untrained encoder; its weights come from torch's global random generator.
 
-    `image_size` (edge in pixels) is a hint to encoders whose structure depends on it; the shipped ones accept
-    every size from 8 px all the same. `projection="linear"` puts one linear layer on the pooled features:
-    rectified ones are never negative, which leaves a cosine half of its range.
+    Args:
+        name: one of `list_encoders()`, or `timm/<model>` or `torchvision/<model>`.
+        in_channels: 1 for gray images, 3 for color.
+        image_size: side in pixels, a hint to encoders whose structure depends on it. The encoders of this
+            package accept every size from 8 px.
+        projection: `linear` puts a linear layer on the pooled features. Rectified features are never
+            negative, which leaves a cosine half of its range. `none` leaves them as they are.
+        options: those of the encoder.
+
+    Returns:
+        A module from images (B, C, H, W) to embeddings (B, D), with `num_features` = D.
 
     >>> create_encoder("oscri", in_channels=1).num_features
     128

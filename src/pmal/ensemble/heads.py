@@ -158,6 +158,9 @@ def register_method(
         passes: How many images go through the network for each image of a batch: 2 if a step shows it as many
             generated ones.
 
+    Returns:
+        A decorator, which returns what it decorates.
+
     Raises:
         UsageError: The name, or that of one of its scores, is taken.
     """

@@ -40,6 +40,12 @@ def check_open_set_estimator(estimator: Any) -> None:
     The estimator need not be fitted, and is not changed: clones of it are fitted, on embeddings, for which
     one with an option `encoder` gets encoder="precomputed". `random_state` is set to 0, `unknown_label` to -1
     and `device` to the CPU, on which the same seed gives the same result.
+
+    Args:
+        estimator: an object with the methods of `OpenSetClassifier`.
+
+    Raises:
+        AssertionError: a rule of the contract does not hold.
     """
     check_parameters(estimator)
     options = {"encoder": "precomputed", "random_state": 0, "device": "cpu", "unknown_label": UNKNOWN}

@@ -64,6 +64,9 @@ def topology_robustness(
             of spaces.
         ranks: the processes that share the pairs; all of them call this function with the same spaces.
 
+    Returns:
+        log r, float64 (N,) on the CPU; 0 is best.
+
     Raises:
         UsageError: an option or a shape is wrong.
         DataError: a number is not finite, or there is only one sample.

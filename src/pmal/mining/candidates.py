@@ -21,6 +21,9 @@ def select_candidates(log_r: Values, labels: Values, *, epsilon: float = 0.7, at
         at_least: a class keeps at least this many of its best samples (all if it has fewer), so that it can
             give as many prototypes as its size allows. Of equal samples, the earlier one is better.
 
+    Returns:
+        True for each candidate, bool (N,).
+
     Raises:
         UsageError: an option is out of range.
         DataError: a label is negative.

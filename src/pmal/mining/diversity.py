@@ -33,6 +33,9 @@ def filter_diverse(points: Values, log_r: Values, count: int) -> Tensor:
         log_r: log of their quality, (M,).
         count: number of prototypes.
 
+    Returns:
+        Positions in `points`, (count,); fewer if there are fewer candidates.
+
     >>> points = [[0.0], [0.1], [5.0], [5.2], [9.0]]
     >>> filter_diverse(points, log_r=[-0.1, -0.2, -0.3, -0.4, -0.5], count=3).tolist()
     [0, 2, 4]

@@ -77,6 +77,9 @@ def mine_prototypes(
         device: as in `topology_robustness`.
         report: as in `topology_robustness`.
 
+    Returns:
+        The prototypes, by class and rank, with the r and the gap of each.
+
     Raises:
         UsageError: an option or a shape is wrong.
         DataError: a number, label or id is not valid.

@@ -19,6 +19,12 @@ def register_score(name: str) -> Callable[[Score], Score]:
     each sample, (B,): the larger, the more unknown. A score that has to be fitted to the training set is a
     method: a head with `fit_after` and `own_scores`.
 
+    Args:
+        name: what `--score`, tables and saved models call it.
+
+    Returns:
+        A decorator, which returns what it decorates.
+
     Raises:
         UsageError: The name is taken.
     """

@@ -72,6 +72,13 @@ def accuracy(labels: "Values", predictions: "Values") -> float:
 def macro_f1(labels: "Values", predictions: "Values") -> float:
     """Return F1 averaged over the classes that occur in either; -1 (unknown) is a class like any other.
 
+    Args:
+        labels: the true class of each sample, (N,); -1 is unknown.
+        predictions: the answers, (N,).
+
+    Returns:
+        A number from 0 to 1.
+
     >>> macro_f1([0, 0, 1, -1], [0, 0, -1, -1])  # F1 of 0: 1, of 1: 0, of unknown: 2/3
     0.5555555555555555
     """
@@ -107,6 +114,13 @@ def expected_calibration_error(confidence: "Values", correct: "Values", bins: in
 def auroc(known_scores: "Values", unknown_scores: "Values") -> float:
     """Return the chance that an unknown sample scores higher than a known one; ties count half.
 
+    Args:
+        known_scores: unknown scores of known samples, (N,); larger is more unknown.
+        unknown_scores: those of unknown samples, (M,).
+
+    Returns:
+        A number from 0 to 1; 0.5 is chance.
+
     >>> auroc([0.1, 0.2], [0.2, 0.9])
     0.875
     """
@@ -132,9 +146,18 @@ def aupr_out(known_scores: "Values", unknown_scores: "Values") -> float:
 
 
 def fpr_at_tpr(known_scores: "Values", unknown_scores: "Values", tpr: float = 0.95) -> float:
-    """Share of unknown samples accepted at the smallest threshold that accepts at least `tpr` of the known.
+    """Return the share of unknown samples accepted where at least `tpr` of the known ones are.
 
+    The threshold is the smallest one that accepts as many known samples.
     A sample is accepted if its score is at most the threshold.
+
+    Args:
+        known_scores: unknown scores of known samples, (N,); larger is more unknown.
+        unknown_scores: those of unknown samples, (M,).
+        tpr: the share of known samples to accept, above 0 and at most 1.
+
+    Returns:
+        A number from 0 to 1; lower is better.
 
     >>> fpr_at_tpr([0.1, 0.2, 0.3, 0.8], [0.2, 0.5, 0.7, 0.9], tpr=0.75)
     0.25
@@ -150,6 +173,14 @@ def oscr(correct: "Values", known_scores: "Values", unknown_scores: "Values") ->
     It is taken against the share of unknown samples accepted. It equals the chance that a known sample is
     named correctly and scores below an unknown one, ties counted half: AUROC if every known sample is named
     correctly, and never more than the accuracy.
+
+    Args:
+        correct: whether each known sample is named correctly, bool (N,).
+        known_scores: unknown scores of known samples, (N,); larger is more unknown.
+        unknown_scores: those of unknown samples, (M,).
+
+    Returns:
+        A number from 0 to 1.
 
     >>> oscr([True, False], [0.1, 0.2], [0.2, 0.9])
     0.5

@@ -65,6 +65,7 @@ def process(tmp_path, *options):
             running.kill()
 
 
+@pytest.mark.slow
 def test_more_idle_connections_than_files_leave_a_service_answering_and_its_log_short(tmp_path):
     with process(tmp_path) as port, contextlib.ExitStack() as clients:
         for _ in range(FILES + 200):
@@ -73,6 +74,7 @@ def test_more_idle_connections_than_files_leave_a_service_answering_and_its_log_
     assert len((tmp_path / "log").read_text()) < 1000
 
 
+@pytest.mark.slow
 def test_bodies_that_are_no_form_leave_nothing_in_the_log(tmp_path):
     with process(tmp_path) as port:
         for body in (b"nonsense", form(("a.png", png(0)))[0][:-9], b"--x\r\n\x00: a\r\n\r\n--x--"):

@@ -47,6 +47,12 @@ def register_source(name: str) -> Callable[[Opener], Opener]:
 
     The function gets the data root (None if nobody named one) and returns a `Source`.
 
+    Args:
+        name: what a SOURCE calls it.
+
+    Returns:
+        A decorator, which returns what it decorates.
+
     Raises:
         UsageError: The name is taken, or looks like a path.
     """
