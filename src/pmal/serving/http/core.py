@@ -6,6 +6,7 @@ import logging
 import signal
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI
@@ -215,12 +216,16 @@ class Service:
         show("pmal_watch_expected_rate", "Share of known images that is rejected.", rate)
         for name, which in (("known", "accepted"), ("traffic", "all")):
             about = f"Evidence, in powers of ten, that {which} images look more unknown than those held out."
-            show(f"pmal_watch_{name}_evidence", about, seen(lambda found, name=name: found[name]["evidence"]))
+            show(f"pmal_watch_{name}_evidence", about, seen(partial(_figure, name, "evidence")))
             about = f"1 from when the evidence on {which} images reached that of an alarm."
-            show(f"pmal_watch_{name}_alarm", about, seen(lambda found, name=name: found[name]["alarm"]))
+            show(f"pmal_watch_{name}_alarm", about, seen(partial(_figure, name, "alarm")))
 
     def _show_model(self) -> None:
         self.metrics.model.info({"name": self.served.name, "fingerprint": self.served.fingerprint})
+
+
+def _figure(name: str, figure: str, found: dict[str, Any]) -> float:
+    return float(found[name][figure])
 
 
 async def _gone(request: Request) -> None:
