@@ -192,12 +192,6 @@ class Page:
         """Not run, because it installs: the target must exist."""
         assert all(re.search(rf"^{word}:", (ROOT / "Makefile").read_text(), re.M) for word in words)
 
-    def python(self, script, *words):
-        """An example of ours, which a test of its own runs."""
-        assert script.startswith("examples/")
-        assert (ROOT / script).is_file()
-        assert not words
-
     def pip(self, *words):
         """Not run: the folder, or the extras, that are installed must exist."""
         if words[0] == "install" and (ROOT / words[-1] / "pyproject.toml").is_file():
@@ -213,7 +207,6 @@ RULES = {
     "curl": Page.curl,
     "make": Page.make,
     "pip": Page.pip,
-    "python": Page.python,
 }
 
 

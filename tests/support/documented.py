@@ -22,7 +22,7 @@ from tests.support.hanging import HANGING
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-NOTED = ("pmal", "torchrun", "curl", "make", "pip", "python")
+NOTED = ("pmal", "torchrun", "curl", "make", "pip")
 """Programs that note their words. What is done with each is said in test_documented_commands.py."""
 REAL = ("bash", "head")
 SLURM = {"SLURM_JOB_NODELIST": "node0", "SLURM_NNODES": "4", "SLURM_NODEID": "0"}
