@@ -56,6 +56,8 @@ def channel_statistics(x: Tensor) -> Tensor:
     else:
         down, across = (_step(side, MOST_SIDE) for side in x.shape[2:4])
         x = x[:, :: _step(x.shape[1], MOST_CHANNELS), ::down, ::across].float()
+        if down > 1 or across > 1:
+            x = x.contiguous()  # to go through a map in steps, and again, takes twice as long as a copy
         positions = tuple(range(2, x.ndim))
     # Not var_mean, which takes five times as long if channels are innermost.
     mean_BC = x.mean(positions, keepdim=True)
