@@ -82,6 +82,7 @@ def visited_modules(*options: str) -> list[Path]:
 
     options: of the command, such as a smaller training set.
     """
+    sys.path.insert(0, str(PACKAGE.parent))  # this checkout, not an installed package
     from typer.testing import CliRunner
 
     from pmal.cli import app
