@@ -203,19 +203,25 @@ class Service:
         self._show_model()
 
     def _show_traffic(self) -> None:
-        def seen(read: Callable[[dict[str, Any]], float]) -> Callable[[], float]:
-            return lambda: float(read(self.traffic.watch.state()))
+        def seen(*names: str) -> Callable[[], float]:
+            def read() -> float:
+                found: Any = self.traffic.watch.state()
+                for name in names:
+                    found = found[name]
+                return float(found)
+
+            return read
 
         show = self.metrics.watch
-        show("pmal_watch_answers", "Answers that are watched.", seen(lambda found: found["answered"]))
-        show("pmal_watch_rejected", "Those of them rejected.", seen(lambda found: found["rejected"]))
-        rate = seen(lambda found: found["expected_rejection_rate"])
+        show("pmal_watch_answers", "Answers that are watched.", seen("answered"))
+        show("pmal_watch_rejected", "Those of them rejected.", seen("rejected"))
+        rate = seen("expected_rejection_rate")
         show("pmal_watch_expected_rate", "Share of known images that is rejected.", rate)
         for name, which in (("known", "accepted"), ("traffic", "all")):
             about = f"Evidence, in powers of ten, that {which} images look more unknown than those held out."
-            show(f"pmal_watch_{name}_evidence", about, seen(lambda found, name=name: found[name]["evidence"]))
+            show(f"pmal_watch_{name}_evidence", about, seen(name, "evidence"))
             about = f"1 from when the evidence on {which} images reached that of an alarm."
-            show(f"pmal_watch_{name}_alarm", about, seen(lambda found, name=name: found[name]["alarm"]))
+            show(f"pmal_watch_{name}_alarm", about, seen(name, "alarm"))
 
     def _show_model(self) -> None:
         self.metrics.model.info({"name": self.served.name, "fingerprint": self.served.fingerprint})
