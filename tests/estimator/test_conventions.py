@@ -161,6 +161,10 @@ def test_what_is_not_taken_is_refused_in_one_line(fitted):
             call()
         assert "\n" not in str(caught.value)
         assert "--" not in str(caught.value)
+    with pytest.raises(
+        UsageError, match="encoder 'small' takes images, and X has rows of numbers: use precom"
+    ):
+        classifier(encoder="small").fit(PROBLEM.X, PROBLEM.y)
     with pytest.raises(TypeError, match="unexpected keyword argument 'weights'"):
         classifier().fit(PROBLEM.X, PROBLEM.y, weights=1)
 
