@@ -47,7 +47,8 @@ def updates_table() -> str:
         "moved": "known classes have moved",
     }
     lines = _head("corrected", "score", "runs", "known accepted, %", "training advised, % of runs")
-    for row in _rows("update"):
+    rows = {(row["score"], row["kind"]): row for file in ("update", "promise") for row in _rows(file)}
+    for row in rows.values():
         share = f"{100 * row['accepted']:.1f} ± {100 * row['standard_error']:.1f}"
         count, advised = f"{row['runs']:,}", f"{100 * row['advised']:.0f}"
         lines.append(_line(kinds[row["kind"]], row["score"], count, share, advised))

@@ -472,7 +472,7 @@ def test_wrong_data_are_named(fitted):
         fitted.predict(PROBLEM.X[:, 1:])
     with pytest.raises(DataError, match=r"X\[0\] has NaN"):
         fitted.predict(np.full((1, 12), np.nan))
-    with pytest.raises(DataError, match="Embeddings go with encoder='precomputed'"):
+    with pytest.raises(UsageError, match="encoder 'oscri' takes images, and X has rows of numbers"):
         OpenSetClassifier(encoder="oscri").fit(PROBLEM.X, PROBLEM.y)
 
 

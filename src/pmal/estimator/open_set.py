@@ -386,7 +386,7 @@ class OpenSetClassifier(OpenWorldMixin, Conventions):
 
     def _array_task(self, X: Any, y: Any, seed: int) -> tuple[RunConfig, Task, ClassLabels, dict[str, Any]]:
         rows = self.encoder in OF_ROWS or (self.encoder == AUTO and are_rows(X))
-        if not rows and are_rows(X):
+        if not rows and are_rows(X) and len(X) == np.size(y):  # else it is one image
             own = ", ".join(OF_ROWS)
             raise UsageError(
                 f"encoder '{self.encoder}' takes images, and X has rows of numbers: use {own} or auto"
