@@ -289,7 +289,7 @@ class RunConfig(Checked):
 
 
 OWN = "own"
-"""In the place of a recipe: that of the method's paper or public code."""
+"""Stands for the recipe of the method's paper or public code."""
 
 
 def list_recipes() -> list[str]:

@@ -13,7 +13,7 @@ EQUAL_COST = (LONG, TOGETHER)
 _EVERYWHERE = ("data", "encoder", "training", "rejection")
 _OF_MINING = ("ensemble", "mining", "optimization")
 _OF_EVERY_SECOND = ("optimization.epochs", "optimization.learning_rate")
-"""Of a second training, with prototypes or without."""
+"""Settings of a second training, with prototypes or without."""
 
 
 def method_names() -> tuple[str, ...]:
