@@ -25,7 +25,7 @@ from pmal.errors import UsageError
 from pmal.rejection.bundle.saving import load_model
 from pmal.rejection.model import OpenSetModel
 from pmal.run.run_folder import read_config
-from pmal.serving.answers.predict import with_rule
+from pmal.serving.answers.answering import with_rule
 from pmal.serving.onnx.exporting import export_onnx
 from pmal.serving.onnx.onnx_model import BATCH, OnnxModel
 from pmal.serving.onnx.parity import images_to_check

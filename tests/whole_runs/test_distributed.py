@@ -14,7 +14,7 @@ from pmal import pipeline
 from pmal._engine import loop as training
 from pmal._runtime.processes.ranks import ALONE
 from pmal._runtime.tensors import load_tensors
-from pmal.cli import _configure
+from pmal.commands.options import configure
 from pmal.config import Resources
 from pmal.errors import Interrupted
 from pmal.run.run_folder import read_config
@@ -145,7 +145,7 @@ def test_two_go_on_where_one_was_interrupted_and_only_the_first_sees_the_folder(
         run_step(loop, *batch)
 
     monkeypatch.setattr(training._Loop, "run_step", stop)
-    config, _ = _configure(None, {"method": "softmax", "training": {"epochs": 2}}, TINY, Resources())
+    config, _ = configure(None, {"method": "softmax", "training": {"epochs": 2}}, TINY, Resources())
     with pytest.raises(Interrupted, match="saved at step 8 of 16"):
         pipeline.fit(config, out)
     elsewhere = tmp_path / "elsewhere"

@@ -45,7 +45,7 @@ def export(
     session = start_session(Resources(device="cpu", data_root=data_root), as_json, AGAIN)
 
     from pmal.run.run_folder import check_sums
-    from pmal.serving.answers.predict import find_model, open_model
+    from pmal.serving.answers.answering import find_model, open_model
     from pmal.serving.onnx.exporting import FORMATS, export_onnx, output_paths, write_export
     from pmal.serving.onnx.model_card import model_card
     from pmal.serving.onnx.parity import images_to_check

@@ -10,6 +10,7 @@ import typer
 
 from pmal._runtime.processes.launch import refuse_ranks
 from pmal.config import (
+    OWN,
     DataConfig,
     EncoderConfig,
     MiningConfig,
@@ -18,6 +19,9 @@ from pmal.config import (
     TrainingConfig,
     build,
     field_help,
+    merge,
+    parse_assignment,
+    read_recipe,
 )
 from pmal.errors import UsageError
 from pmal.plugins import load_plugin
@@ -162,3 +166,53 @@ def start_shared_session(resources: Resources, quiet: bool, advice: str = GO_ON)
 
     raise_on_signals(advice)
     return open_shared_session(resources, choose_display(quiet))
+
+
+def configure(
+    recipe: str | None, named: dict[str, Any], assignments: list[str], resources: Resources
+) -> tuple[RunConfig, str]:
+    """Return defaults, then recipe, `--set` and the options by name; and why this encoder was chosen."""
+    given = merge(*(checked(parse_assignment(text)) for text in assignments), _given(named))
+    if recipe is not None and recipe != OWN:
+        checked(read_recipe(recipe), f"recipe {recipe}: ")
+
+    from pmal._runtime.devices import choose_device
+    from pmal.data.sources.readers import absolute_source, is_named, open_source
+    from pmal.defaults import complete_settings
+
+    source = _source(given)
+    own = None if is_named(source) else lambda: open_source(source, resources.data_root).train
+    settings, note = complete_settings(given, recipe, own, choose_device(resources.device).type)
+    return build(RunConfig, merge(settings, {"data": {"source": absolute_source(_source(settings))}})), note
+
+
+def say_if_any(note: str, session: "Session") -> None:
+    """Say a note, if there is one."""
+    if note:
+        session.display.say(note)
+
+
+def run_name(config: RunConfig) -> str:
+    """Return the name of a run's folder in `runs/`, if the user names none."""
+    words = [Path(config.data.source).name, config.method, config.data.family, str(config.data.split)]
+    name = "-".join([*words, config.encoder.name, f"seed{config.seed}"]).replace("/", "-")
+    return "".join(letter if letter.isprintable() else "_" for letter in name)
+
+
+def outside_data(out: Path, config: RunConfig) -> Path:
+    """Return the folder of a run, which must not lie in that of its images."""
+    from pmal.data.sources.readers import check_outside
+
+    check_outside(out, config.data.source)
+    return out
+
+
+def _source(settings: dict[str, Any]) -> str:
+    data = settings.get("data", {})
+    return str(data.get("source", "sample")) if isinstance(data, dict) else "sample"
+
+
+def _given(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return only what the user gave: None means the recipe or the default decides."""
+    nested = {k: _given(v) if isinstance(v, dict) else v for k, v in settings.items()}
+    return {k: v for k, v in nested.items() if v is not None and v != {}}

@@ -56,7 +56,7 @@ from pmal.rejection.calibration.thresholds import discoveries
 from pmal.rejection.model import Answers, OpenSetModel
 from pmal.rejection.new_class import AddedClass, add_class, class_probabilities
 from pmal.run.run_folder import CONFIG, read_config
-from pmal.serving.answers.predict import TOP, describe_answers, find_model, takes_embeddings
+from pmal.serving.answers.answering import TOP, describe_answers, find_model, takes_embeddings
 
 RECORD = "estimator.json"
 

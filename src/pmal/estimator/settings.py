@@ -13,7 +13,7 @@ from pmal.errors import UsageError
 from pmal.methods import METHODS
 from pmal.rejection.building import ALONE
 from pmal.rejection.model import OpenSetModel
-from pmal.serving.answers.predict import change_rule
+from pmal.serving.answers.answering import change_rule
 
 ARRAYS = "arrays"
 """What stands for a source if samples came as arrays."""

@@ -21,9 +21,9 @@ from pmal.rejection.bundle.saving import load_model, save_model
 from pmal.rejection.new_class import add_class
 from pmal.rejection.scores import LOGIT_SCORES
 from pmal.reporting import image_quality
-from pmal.reporting.audit import audit_run
 from pmal.reporting.page import run_report as report
 from pmal.reporting.page.sections.score_sections import SCORES
+from pmal.reporting.ranking import audit_run
 from pmal.reporting.verdict import judge
 from pmal.run.run_folder import seal_again
 from tests.support.report_runs import NAMES, UNKNOWN_NAME, fit_photos, photo_config, write_photos

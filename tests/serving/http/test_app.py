@@ -16,7 +16,7 @@ import torch
 from pmal.data.decoding.decode import decode_fitted, encode_png
 from pmal.errors import DataError
 from pmal.rejection.model import Rule
-from pmal.serving.answers.predict import describe_answers, with_rule
+from pmal.serving.answers.answering import describe_answers, with_rule
 from pmal.serving.http.core import Service
 from pmal.serving.http.requests.upload import Limits
 from pmal.serving.http.served_model import ServedModel

@@ -10,7 +10,7 @@ from pmal.errors import DataError, UsageError
 from pmal.rejection.bundle.saving import save_model
 from pmal.rejection.model import Rule
 from pmal.rejection.new_class import add_class
-from pmal.serving.answers.predict import with_rule
+from pmal.serving.answers.answering import with_rule
 from pmal.serving.http.served_model import RATES, model_loader
 from pmal.serving.onnx.exporting import describe_header
 from tests.serving.http_service import serve_model

@@ -16,7 +16,7 @@ import torch
 from pmal._runtime.progress import Silent
 from pmal.errors import DataError, Interrupted, PmalError, UsageError
 from pmal.rejection.model import Rule
-from pmal.serving.answers.predict import describe_answers
+from pmal.serving.answers.answering import describe_answers
 from pmal.serving.onnx import exporting as module
 from pmal.serving.onnx import onnx_model
 from pmal.serving.onnx import parity as export_check

@@ -31,7 +31,7 @@ from pmal.rejection.training_scores import (
 from pmal.reporting.about import describe
 from pmal.reporting.evaluation import check_unchanged
 from pmal.run.run_folder import CONFIG, read_config
-from pmal.serving.answers.predict import check_takes_images, find_model
+from pmal.serving.answers.answering import check_takes_images, find_model
 
 MOST = 2000
 

@@ -43,7 +43,7 @@ def find_place(run: Path) -> Place:
     """Return where the model of a run, a classifier or a bundle lies."""
     from pmal.estimator.open_set import RECORD
     from pmal.run.run_folder import CONFIG
-    from pmal.serving.answers.predict import find_model
+    from pmal.serving.answers.answering import find_model
 
     folder = find_model(run)
     folder = folder.resolve() if folder.name in ("", "..") else folder

@@ -50,7 +50,7 @@ def discover(
     session = start_session(Resources(device=device), as_json, AGAIN)
 
     from pmal.serving.answers.answer_text import error_lines
-    from pmal.serving.answers.predict import open_model
+    from pmal.serving.answers.answering import open_model
     from pmal.serving.answers.rejected import sort_rejected
 
     place = find_place(run)

@@ -22,8 +22,8 @@ from pmal.rejection.model import OpenSetModel
 from pmal.rejection.open_world.grouping import find_groups
 from pmal.rejection.open_world.space import answer_with_space
 from pmal.reporting.page.discovery.pile import SortedPile
+from pmal.serving.answers.answering import takes_embeddings
 from pmal.serving.answers.image_files import BadFile
-from pmal.serving.answers.predict import takes_embeddings
 from pmal.serving.answers.row_files import answer_paths
 
 _ROW = re.compile(r"(.+)\[(\d+)\]", re.S)

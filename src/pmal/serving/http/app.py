@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
 import pmal
-from pmal.serving.answers.predict import TOP
+from pmal.serving.answers.answering import TOP
 from pmal.serving.http.core import PREDICT, Service
 from pmal.serving.http.requests.guard import Guard, Rules, allowed_hosts
 from pmal.serving.http.requests.refusals import Refused

@@ -18,7 +18,7 @@ from pmal.rejection.bundle.saving import describe_model
 from pmal.rejection.model import OpenSetModel
 from pmal.serving.answers.answer_files import watched_name
 from pmal.serving.answers.answer_rows import json_number, strongest_prototypes, unicode_name
-from pmal.serving.answers.predict import (
+from pmal.serving.answers.answering import (
     describe_answers,
     find_model,
     model_header,

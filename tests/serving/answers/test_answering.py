@@ -18,8 +18,7 @@ from pmal.errors import DataError, UsageError
 from pmal.rejection.model import Answers, Rule
 from pmal.serving.answers import image_files
 from pmal.serving.answers.answer_rows import unicode_name
-from pmal.serving.answers.image_files import BadFile, find_files, read_images
-from pmal.serving.answers.predict import (
+from pmal.serving.answers.answering import (
     answer_files,
     change_rule,
     check_takes_images,
@@ -29,6 +28,7 @@ from pmal.serving.answers.predict import (
     takes_embeddings,
     with_rule,
 )
+from pmal.serving.answers.image_files import BadFile, find_files, read_images
 from tests.serving.tiny_model import CLASSES, SESSION, SIZE, make_model, pictures_of
 
 

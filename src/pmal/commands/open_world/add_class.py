@@ -77,7 +77,7 @@ def _described(added: Added, single: bool) -> dict[str, Any]:
 
 
 def _add(classifier: "OpenSetClassifier", name: str, paths: list[str]) -> Added:
-    from pmal.serving.answers.predict import takes_embeddings
+    from pmal.serving.answers.answering import takes_embeddings
 
     _check_new(classifier, name)
     samples: Any = _rows(paths) if takes_embeddings(classifier.model_) else _images(paths)

@@ -13,7 +13,7 @@ from pmal.benchmark import schedule
 from pmal.benchmark.cells.cell import make_cell
 from pmal.benchmark.cells.running import Places
 from pmal.benchmark.grid import Planned
-from pmal.commands.benchmark import _run
+from pmal.commands.measuring.benchmark import _run
 from pmal.config import Resources
 from pmal.data.sources import readers as registry
 from tests.benchmark.ledgers import made_up, options, record, tiny

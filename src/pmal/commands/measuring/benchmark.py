@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pmal.commands.far import far
+from pmal.commands.measuring.far import far
 from pmal.commands.options import (
     AGAIN,
     DATA_HELP,

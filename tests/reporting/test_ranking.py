@@ -12,8 +12,8 @@ from pmal.config import EnsembleConfig, MiningConfig, Resources, RunConfig
 from pmal.data.samples import ArrayStore, Samples
 from pmal.errors import UsageError
 from pmal.mining import QualityOptions, SampleQuality, mine, mine_spaces, select_candidates
-from pmal.reporting.audit import Audit, audit_table, check_auditable, make_audit, sheet_rows, write_audit
 from pmal.reporting.contact_sheet import CAPTION, MARGIN, SIDE, TITLE, Row, contact_sheet
+from pmal.reporting.ranking import Audit, audit_table, check_auditable, make_audit, sheet_rows, write_audit
 from pmal.run.run_folder import open_run
 from tests.reporting.embedded import embedded_samples
 from tests.support.jobs import make_job

@@ -1,0 +1,1 @@
+"""The commands that measure: benchmark, far and bench."""
