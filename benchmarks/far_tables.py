@@ -3,6 +3,7 @@
 import json
 import statistics
 from collections import defaultdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,9 @@ LOSS = ("margin", "temperature", "weight")
 Runs = list[dict[str, Any]]
 
 
-def rejected_table() -> str:
-    """Share of the sample's images called unknown by PMAL, by the near score alone and by both."""
-    runs = [run for run in read_json(FAR / "sample.json")["runs"] if run["about"]["method"] == "pmal"]
+def rejected_table(source: str = "sample") -> str:
+    """Share of the images called unknown by PMAL, by the near score alone and by both."""
+    runs = [run for run in read_json(FAR / f"{source}.json")["runs"] if run["about"]["method"] == "pmal"]
     lines = _head("images", "near score alone", "with typicality")
     for name, rows in _rows(runs).items():
         shares = ([row["rejected"][kind] for row in rows] for kind in ("near", "both"))
@@ -103,4 +104,9 @@ def _line(*cells: str) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-FAR_TABLES = {"far": rejected_table, "far decisions": decisions_table, "far scores": scores_table}
+FAR_TABLES = {
+    "far": rejected_table,
+    "far cifar10": partial(rejected_table, "cifar10"),
+    "far decisions": decisions_table,
+    "far scores": scores_table,
+}
