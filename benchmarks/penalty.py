@@ -5,10 +5,9 @@
 
 As in `benchmarks.search`, two of a split's known classes play the unknown ones, and a fifth of the training
 images is the test. Trains a small network by PMAL for each problem, and asks for several weights, as square
-and as straight line, from usual or from rare images on: how well left-out classes are told apart, and how
-much of made images is rejected. Writes benchmarks/results/search/penalty.json. With --directions, it asks for
-several numbers of directions of each layer, on one problem of each set, and writes directions.json. Finished
-runs under WORK are loaded.
+and as straight line: how well left-out classes are told apart, and how much of made images is rejected.
+Writes benchmarks/results/search/penalty.json. With --directions, it asks for several numbers of directions of
+each layer, on one problem of each set, and writes directions.json. Finished runs under WORK are loaded.
 """
 
 import argparse
@@ -29,7 +28,7 @@ from pmal.rejection.calibration.held_out import _folds, _without
 from pmal.rejection.calibration.thresholds import conformal_threshold
 from pmal.rejection.model import OpenSetModel
 from pmal.rejection.typicality.of_layers import DIRECTIONS, typicality_of
-from pmal.rejection.typicality.penalty import START, WEIGHT, Penalty
+from pmal.rejection.typicality.penalty import WEIGHT, Penalty
 from pmal.reporting.metrics import auroc
 
 OUT = Path(__file__).parent / "results" / "search"
@@ -38,8 +37,7 @@ PROBLEMS += (("cifar10", 0, 0), ("cifar10", 2, 1), ("cifar10", 4, 2))
 LIMIT = {"cifar10": "data.limit=400"}
 """Training images per class: a CPU trains them in a minute."""
 WEIGHTS = (0.0, 0.03, 0.1, 0.2, 0.4)
-SHAPES = ((0.0, 1), (0.0, 2), (START, 2))
-"""From which unit on typicality counts, and to which power: from a usual known image or from rare ones."""
+POWERS = (1, 2)
 NUMBERS = (16, 32, 64, 128)
 """Of directions, with the weight and the square that count."""
 Observed = tuple[torch.Tensor, dict[str, torch.Tensor]]
@@ -52,10 +50,10 @@ def main() -> None:
     parser.add_argument("--work", type=Path, help="folder for the runs, which stay; default: a temporary one")
     parser.add_argument("--directions", action="store_true")
     args = parser.parse_args()
-    tries = [(start, power, weight, DIRECTIONS) for start, power in SHAPES for weight in WEIGHTS]
+    tries = [(power, weight, DIRECTIONS) for power in POWERS for weight in WEIGHTS]
     problems, name, option = PROBLEMS, "penalty", ""
     if args.directions:
-        tries = [(START, 2, WEIGHT, directions) for directions in NUMBERS]
+        tries = [(2, WEIGHT, directions) for directions in NUMBERS]
         problems, name, option = PROBLEMS[::3], "directions", " --directions"
     rows = []
     for source, split, partition in problems:
@@ -72,7 +70,7 @@ def main() -> None:
     write_json(OUT / f"{name}.json", {"command": command, "rows": rows, "manifest": manifest})
 
 
-def measure(one: Try, folder: Path, tries: list[tuple[float, int, float, int]]) -> list[dict]:
+def measure(one: Try, folder: Path, tries: list[tuple[int, float, int]]) -> list[dict]:
     """Every power, weight and number of directions on one problem."""
     session, task = open_quiet_session(one), validation_task(one)
     pipeline.fit(one.config(), folder, session, task=task)
@@ -86,9 +84,9 @@ def measure(one: Try, folder: Path, tries: list[tuple[float, int, float, int]]) 
     held = model.calibration.of(model.rule.score), seen["held out"][1]
     seen["held out"] = held  # each by the scale of the other images
     return [
-        {"problem": one.problem, "weight": weight, "power": power, "start": start, "directions": directions}
-        | figures(seen, weight, power, start, directions)
-        for start, power, weight, directions in tries
+        {"problem": one.problem, "weight": weight, "power": power, "directions": directions}
+        | figures(seen, weight, power, directions)
+        for power, weight, directions in tries
     ]
 
 
@@ -102,14 +100,14 @@ def observe(model: OpenSetModel, pixels: torch.Tensor) -> Observed:
     return torch.cat(near), {name: torch.cat([one[name] for one in statistics]) for name in statistics[0]}
 
 
-def figures(seen: dict[str, Observed], weight: float, power: int, start: float, directions: int) -> dict:
+def figures(seen: dict[str, Observed], weight: float, power: int, directions: int) -> dict:
     """What is rejected at 95 % acceptance, and the AUROC of the classes left out."""
     training = {name: x.numpy() for name, x in seen["train"][1].items()}
     typicality = typicality_of(training, directions)
     both = {name: (near, typicality(found)) for name, (near, found) in seen.items() if name != "train"}
 
     def joint(scale: Penalty, near: torch.Tensor, far: torch.Tensor) -> torch.Tensor:
-        above = ((far - scale.usual) / scale.spread - start).clamp(min=0.0)
+        above = ((far - scale.usual) / scale.spread).clamp(min=0.0)
         return near + scale.unit * weight * above**power
 
     near, far = both.pop("held out")

@@ -86,14 +86,14 @@ def penalty_table() -> str:
     """What typicality adds to the deciding score: a row for each weight, straight or squared."""
     groups = defaultdict(list)
     for row in read_json(SEARCH / "penalty.json")["rows"]:
-        shape = (row["power"], row["start"]) if row["weight"] else (0, 0.0)
-        groups[row["problem"].split("-")[0], (*shape, row["weight"])].append(row)
-    words = {0: "none", 1: "{:g} u", 2: "{:g} u²", 3: "{:g} (u - 2.3)²"}
+        power = row["power"] if row["weight"] else 0
+        groups[row["problem"].split("-")[0], (power, row["weight"])].append(row)
+    words = {0: "none", 1: "{:g} u", 2: "{:g} u²"}
     return _rejected_table(
         "penalty",
         {
-            (source, words[power + (start > 0)].format(weight)): rows
-            for (source, (power, start, weight)), rows in sorted(groups.items())
+            (source, words[power].format(weight)): rows
+            for (source, (power, weight)), rows in sorted(groups.items())
         },
     )
 
