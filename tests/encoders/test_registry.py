@@ -62,7 +62,7 @@ def test_a_name_is_registered_once():
 def test_an_unknown_name_is_answered_with_the_nearest():
     with pytest.raises(
         UsageError,
-        match=r"unknown encoder 'oscrl': did you mean 'oscri'\? Valid: oscri, precomputed, resnet18",
+        match=r"unknown encoder 'oscrl': did you mean 'oscri'\? Valid: mlp, oscri, precomputed, resnet18",
     ):
         create_encoder("oscrl")
     with pytest.raises(UsageError, match=r"unknown encoder 'tim/vit': did you mean 'timm/<model>'\?"):

@@ -15,9 +15,10 @@ import warnings
 import numpy as np
 import pytest
 
-from pmal import cli, pipeline
+from pmal import pipeline
 from pmal.benchmark import schedule
 from pmal.benchmark.cells.cell import Cell
+from pmal.commands import fit as fit_command
 from pmal.data.sources import readers
 from pmal.encoders import create_encoder, registry
 from pmal.methods import METHODS, SCORES
@@ -64,14 +65,14 @@ def tiny(monkeypatch):
     monkeypatch.setattr(schedule, "missing_cells", lambda *about: missing(*about)[:1])
     monkeypatch.setattr(tsne_layout, "layout_method", lambda: "PCA")
 
-    report, drawn = cli.report_after_fit, []
+    report, drawn = fit_command.report_after_fit, []
 
     def once(run, session):
         """A page's first report; `pmal report` draws as often as it is asked."""
         drawn.append(run)
         return report(run, session) if len(drawn) == 1 else run / "report.html"
 
-    monkeypatch.setattr(cli, "report_after_fit", once)
+    monkeypatch.setattr(fit_command, "report_after_fit", once)
 
     def few(*asked):
         case = contestants.Case("small", 16, 8, steps=2, classes=3, channels=1)

@@ -22,7 +22,7 @@ from tests.support.hanging import HANGING
 
 pytestmark = pytest.mark.slow
 
-LEDGER = Path(__file__).parents[2] / "benchmarks" / "results"
+LEDGER = Path(__file__).parents[3] / "benchmarks" / "results"
 
 
 def test_dry_run_run_and_table(tmp_path, call):

@@ -18,7 +18,7 @@ from pmal.errors import DataError, UsageError, unknown_name
 
 POLICIES = ("none", "standard", "strong", "imagenet", "randaugment")
 USUAL_STRENGTH = 9
-"""Of randaugment, where its name says none."""
+"""The strength of randaugment if its name says none."""
 CROP_AREA = (0.08, 1.0)
 CROP_RATIO = (3 / 4, 4 / 3)
 """Area share and width-to-height ratio of a resized crop (Szegedy et al., CVPR 2015)."""

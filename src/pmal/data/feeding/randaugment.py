@@ -17,7 +17,7 @@ from torch.nn.functional import conv2d
 STRONGEST = 30
 _HOLE = (125.0, 123.0, 114.0)
 _LUMA = (19595.0, 38470.0, 7471.0)
-"""Of red, green and blue, in 65536ths."""
+"""The shares of red, green and blue in gray, in 65536ths."""
 _SIDES = 5
 """Changes of geometry: rotation, two shears and two shifts."""
 
