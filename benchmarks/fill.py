@@ -10,6 +10,7 @@ import argparse
 import os
 import signal
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 
 from pmal._runtime.progress import Lines
@@ -28,8 +29,8 @@ SHORT = ("optimization.epochs=60", "optimization.refresh=16")
 RANDOM = ("mining.quality=none", "mining.diversity=random")
 
 
-def queue(methods: tuple[str, ...], more: tuple[str, ...] = ()) -> list[Request]:
-    """What is asked for of these methods, most wanted first; `more` are settings of all of them."""
+def queue(methods: tuple[str, ...]) -> list[Request]:
+    """What is asked for of these methods, most wanted first."""
     rows = [
         ("pmal,softmax-long", "cifar10", 30, LENGTH),
         ("pmal,softmax-long", "tinyimagenet", 30, LENGTH),
@@ -43,47 +44,54 @@ def queue(methods: tuple[str, ...], more: tuple[str, ...] = ()) -> list[Request]
         ("pmal", "cifar10,tinyimagenet", 30, LENGTH + RANDOM),
     ]
     wanted = [
-        Request(method, data, "arpl", "0-4", epochs=epochs, settings=settings + more)
+        Request(method, data, "arpl", "0-4", epochs=epochs, settings=settings)
         for method, data, epochs, settings in rows
     ]
     wanted += [
-        Request(None, "cifar10", "arpl", "0-4", epochs=30, settings=LENGTH + more, grid=grid)
+        Request(None, "cifar10", "arpl", "0-4", epochs=30, settings=LENGTH, grid=grid)
         for grid in ("table3", "table4", "table5")
     ]
     return [one for one in wanted if set((one.methods or "pmal").split(",")) <= set(methods)]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = make_parser(__doc__)
+    parser.add_argument("--methods", default="softmax-long,softmax-ensemble,pmal", help="of the queue")
+    args = parser.parse_args()
+    fill(queue(tuple(args.methods.split(","))), args)
+
+
+def make_parser(about: str | None) -> argparse.ArgumentParser:
+    """The options of every script that fills the ledger from a queue."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--seconds", type=float, default=0.0, help="0: until all is done")
     parser.add_argument("--jobs", type=int, default=4)
-    parser.add_argument("--methods", default="softmax-long,softmax-ensemble,pmal", help="of the queue")
-    parser.add_argument("--set", dest="settings", default="", help="settings of all, separated by spaces")
     parser.add_argument("--data-root")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--work", type=Path, default=Path("runs") / "benchmark")
     parser.add_argument("--keep", action="store_true", help="keep the run folders of finished cells")
     parser.add_argument("--dry-run", action="store_true")
-    args = parser.parse_args()
+    return parser
+
+
+def fill(requests: Iterable[Request], args: argparse.Namespace) -> None:
+    """Compute the cells of these requests that the ledger lacks, in their order."""
     places, display = Places(args.out, args.work, args.keep), Lines()
-    wanted = all_cells(tuple(args.methods.split(",")), tuple(args.settings.split()), args.data_root)
-    missing = missing_cells(wanted, places, display)
+    missing = missing_cells(all_cells(requests, args.data_root), places, display)
     if args.dry_run:
         print("\n".join(one.cell.name for one in missing))
         return
+    resources = Resources(data_root=args.data_root)
     try:
-        with_limit(
-            args.seconds,
-            lambda: run_at_once(missing, places, Resources(data_root=args.data_root), args.jobs, display),
-        )
+        with_limit(args.seconds, lambda: run_at_once(missing, places, resources, args.jobs, display))
     except Interrupted:
         print("the time is up: the same command goes on")
 
 
-def all_cells(methods: tuple[str, ...], more: tuple[str, ...], data_root: str | None) -> list[Planned]:
-    """Every cell of these methods once, in the order of the queue."""
+def all_cells(requests: Iterable[Request], data_root: str | None) -> list[Planned]:
+    """Every cell of these requests once, in their order."""
     found: dict[Cell, Planned] = {}
-    for request in queue(methods, more):
+    for request in requests:
         for one in plan(request, data_root):
             found.setdefault(one.cell, one)
     return list(found.values())

@@ -6,17 +6,9 @@ Cells come in the order of what they say for their cost. Those that are under wa
 checkpoint under WORK, and the next call goes on from there. --dry-run lists what is missing, --parts chooses.
 """
 
-import argparse
-from pathlib import Path
-
-from benchmarks.fill import RESULTS, with_limit
-from pmal._runtime.progress import Lines
-from pmal.benchmark.cells.cell import Cell
-from pmal.benchmark.cells.running import Places
-from pmal.benchmark.grid import Planned, Request, plan, words
-from pmal.benchmark.schedule import missing_cells, run_at_once
-from pmal.config import OWN, Resources
-from pmal.errors import Interrupted
+from benchmarks.fill import fill, make_parser
+from pmal.benchmark.grid import Request, words
+from pmal.config import OWN
 
 CHEAP = "softmax,arpl,cpn,rpl,rpl++,openmax,cgdl,openhybrid,cssr"
 """One pass per image and epoch, so that the common recipe takes half a minute of a large GPU."""
@@ -48,36 +40,11 @@ def queue() -> dict[str, list[Request]]:
     }
 
 
-def cells(parts: list[str], data_root: str | None) -> list[Planned]:
-    """Every cell of these parts once, in the order of the queue."""
-    found: dict[Cell, Planned] = {}
-    for request in (request for part in parts for request in queue()[part]):
-        for one in plan(request, data_root):
-            found.setdefault(one.cell, one)
-    return list(found.values())
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--parts", default=",".join(queue()), help="of the queue, in this order")
-    parser.add_argument("--seconds", type=float, default=0.0, help="0: until all is done")
-    parser.add_argument("--jobs", type=int, default=4)
-    parser.add_argument("--data-root")
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--work", type=Path, default=Path("runs") / "benchmark")
-    parser.add_argument("--keep", action="store_true", help="keep the run folders of finished cells")
-    parser.add_argument("--dry-run", action="store_true")
     args = parser.parse_args()
-    places, display = Places(args.out, args.work, args.keep), Lines()
-    missing = missing_cells(cells(words(args.parts), args.data_root), places, display)
-    if args.dry_run:
-        print("\n".join(one.cell.name for one in missing))
-        return
-    resources = Resources(data_root=args.data_root)
-    try:
-        with_limit(args.seconds, lambda: run_at_once(missing, places, resources, args.jobs, display))
-    except Interrupted:
-        print("the time is up: the same command goes on")
+    fill([request for part in words(args.parts) for request in queue()[part]], args)
 
 
 if __name__ == "__main__":

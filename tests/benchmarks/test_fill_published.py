@@ -1,10 +1,12 @@
-from benchmarks.fill_published import LONG_TAIL, cells, queue
+from benchmarks.fill import all_cells
+from benchmarks.fill_published import LONG_TAIL, queue
 from pmal.config import own_recipe
 from pmal.methods import METHODS
 
 
 def test_every_method_is_asked_for_under_the_common_recipe_and_its_own():
-    found = [one.cell for one in cells(["common", "own", "neal"], None)]
+    requests = [request for part in ("common", "own", "neal") for request in queue()[part]]
+    found = [one.cell for one in all_cells(requests, None)]
     assert len(set(found)) == len(found)
     for method in METHODS:
         for source in ("cifar10", "tinyimagenet"):
