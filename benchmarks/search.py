@@ -202,6 +202,7 @@ def keep_scores(one: Try, place: Path, folder: Path, session) -> None:
         part = open_part("test", samples, shape, session)
         mirrored = ResidentImages(part.images.images.flip(3), session.device)
         arrays[f"{name}.labels"] = samples.labels
+        arrays[f"{name}.embeddings"] = embed_images(model.classifier, part.images)[0].numpy()
         for view, images in (("plain", part.images), ("mirrored", mirrored)):
             z_ND, logits_NK = embed_images(model.classifier, images)
             arrays[f"{name}.{view}.logits"] = logits_NK.numpy()
@@ -215,7 +216,15 @@ def keep_scores(one: Try, place: Path, folder: Path, session) -> None:
             classifiers = load_classifiers(place / "classifiers", 2, task.class_names, session)
             for index, classifier in enumerate(classifiers):
                 arrays[f"{name}.classifier{index}.logits"] = embed_images(classifier, part.images)[1].numpy()
-    plain = {key: np.asarray(value).astype(np.float32) for key, value in arrays.items()}
+    if model.reference is not None:
+        arrays["training.embeddings"] = model.reference.training_ND[
+            :: max(1, len(model.reference.training_ND) // 2000)
+        ].cpu()
+    half = {key for key in arrays if key.endswith("embeddings")}  # files that travel are small
+    plain = {
+        key: np.asarray(value).astype(np.float16 if key in half else np.float32)
+        for key, value in arrays.items()
+    }
     np.savez_compressed(folder / f"{one.problem}--{one.name}.npz", **plain)
 
 
