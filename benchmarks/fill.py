@@ -26,6 +26,8 @@ LENGTH = ("optimization.epochs=150", "optimization.refresh=16")
 """Of the second training, and the prototypes that are renewed at each step: 229 passes with 30 epochs."""
 SHORT = ("optimization.epochs=60", "optimization.refresh=16")
 """For digits, where 100 passes are enough."""
+SMOOTH = ("optimization.temperature=0.1", "optimization.margin=0", "optimization.weight=10")
+"""The smooth loss, which is level with the hinge on known classes at 100 epochs."""
 RANDOM = ("mining.quality=none", "mining.diversity=random")
 
 
@@ -33,6 +35,7 @@ def queue(methods: tuple[str, ...]) -> list[Request]:
     """What is asked for of these methods, most wanted first."""
     rows = [
         ("pmal,softmax-long", "cifar10", 30, LENGTH),
+        ("pmal", "cifar10", 30, LENGTH + SMOOTH),
         ("pmal,softmax-long", "tinyimagenet", 30, LENGTH),
         ("softmax-ensemble", "cifar10,tinyimagenet", 30, LENGTH),
         ("softmax-long", "cifar+10,cifar+50", 30, LENGTH),
