@@ -27,7 +27,8 @@ def loss_table() -> str:
                 mined = row["method"] == "pmal"
                 loss = _loss(row["settings"]) if mined else "none"
                 key = (file.stem.split("-")[0], row["method"], _length(row), loss)
-                found = combined.get((file.stem, row["settings"])) if mined else None
+                own = row["auroc"].get("combined")  # of files that are newer than the score
+                found = combined.get((file.stem, row["settings"]), own) if mined else None
                 groups[key].append({**row, "auroc": {**row["auroc"], "combined": found}})
     lines = _head(
         "data", "problems", "method, epochs", "passes", "loss", "ACC", *_named((*SCORES, "combined"))
