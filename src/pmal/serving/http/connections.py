@@ -5,11 +5,13 @@ import json
 import resource
 from collections import Counter
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any, Protocol
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from pmal.serving.http.requests.clients import client_name
+from pmal.serving.http.requests.deadline import Deadline
 from pmal.serving.http.requests.guard import HEADERS
 
 HEADER_SECONDS = 10.0
@@ -97,7 +99,7 @@ class Connection(HttpToolsProtocol):
     ):
         super().__init__(*words, **named)
         self._open_lines, self._report = open_lines, report
-        self._deadline: asyncio.TimerHandle | None = None
+        self._deadline: Deadline | None = None
         self._unread: asyncio.TimerHandle | None = None
         self._in_head, self._head_bytes, self._header_bytes = False, 0, 0
         self._begun = False
@@ -213,7 +215,7 @@ class Connection(HttpToolsProtocol):
 
     def _start_deadline(self) -> None:
         late = f"the headers took more than {HEADER_SECONDS:g} s"
-        self._deadline = self.loop.call_later(HEADER_SECONDS, self.refuse, 408, late)
+        self._deadline = Deadline(HEADER_SECONDS, partial(self.refuse, 408, late), self.loop)
 
     def _end_deadline(self) -> None:
         if self._deadline is not None:

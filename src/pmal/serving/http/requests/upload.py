@@ -11,6 +11,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
 from pmal.data.decoding.decode import MAX_PIXELS
+from pmal.serving.http.requests.deadline import within
 from pmal.serving.http.requests.media import FORM, JSON, RAW_TYPES
 from pmal.serving.http.requests.refusals import Refused
 from pmal.serving.http.requests.row_requests import FORM as ROWS_FORM
@@ -125,7 +126,7 @@ async def read_uploads(request: Request, guest: Guest, rows: bool = False) -> li
     """
     limits, kind = guest.house.limits, _kind(request, rows)
     try:
-        async with asyncio.timeout(limits.read_seconds):
+        async with within(limits.read_seconds):
             if kind == FORM:
                 uploads = await _read_form(request, guest)
             else:
