@@ -25,6 +25,7 @@ from pmal.rejection.typicality.of_layers import TYPICALITY, AnyTypicality, Typic
 
 _FLOATS = (torch.float32, torch.float64)
 _SCORE = "scores."
+AGAIN = "save the model again; `pmal fit --out RUN --from calibration` does so for a run, without training"
 
 
 def tensor_files(record: Record) -> tuple[str, ...]:
@@ -83,10 +84,7 @@ def assemble(record: Record, tensors: Mapping[str, Mapping[str, Tensor]], folder
         network, record.class_names, record.rule, reference, record.gallery, pictures, calibration, typicality
     )
     if thresholds_in_effect(model) != record.thresholds:
-        raise DataError(
-            f"{folder / RECORD}: its thresholds are not those that its rule gives: save it again; "
-            "`pmal fit --out RUN --from calibration` does so for a run, without training"
-        )
+        raise DataError(f"{folder / RECORD}: its thresholds are not those that its rule gives: {AGAIN}")
     return model
 
 
@@ -210,7 +208,7 @@ def _check_names(tensors: Mapping[str, Tensor], needed: set[str], allowed: set[s
     missing, foreign = sorted(needed - set(tensors)), sorted(set(tensors) - needed - allowed)
     if missing or foreign:
         found = f"has no {missing[0]}" if missing else f"has a foreign tensor {foreign[0]!r}"
-        raise DataError(f"{path}: {found}: save the model again")
+        raise DataError(f"{path}: {found}: {AGAIN}")
 
 
 def _check(
