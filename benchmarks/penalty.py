@@ -33,7 +33,7 @@ from pmal.rejection.calibration.held_out import _folds, _without
 from pmal.rejection.calibration.thresholds import conformal_threshold
 from pmal.rejection.model import OpenSetModel
 from pmal.rejection.typicality import of_layers
-from pmal.rejection.typicality.of_layers import DIRECTIONS, FITTED_IMAGES, OFFSET, typicality_of
+from pmal.rejection.typicality.of_layers import DIRECTIONS, FITTED_IMAGES, OFFSET, SHARE, typicality_of
 from pmal.rejection.typicality.penalty import START, WEIGHT, Penalty
 from pmal.reporting.metrics import auroc
 
@@ -45,8 +45,6 @@ LEFT_OUT = {"tinyimagenet": 6}
 """Known classes that play the unknown ones; of other sets 2."""
 MOST = 1500
 """Test images of each kind at most."""
-PLAIN = 1e4
-"""An offset with which the logarithm of a deviation is a straight line: the deviation itself."""
 
 
 @dataclass(frozen=True)
@@ -56,13 +54,14 @@ class Form:
     start: float = START
     weight: float = WEIGHT
     offset: float = OFFSET
+    share: float = SHARE
     directions: int = DIRECTIONS
 
 
-FORMS = [Form(weight=0.0), Form(start=0.0, weight=0.1, offset=PLAIN), Form(start=0.0, weight=0.1)]
+FORMS = [Form(weight=0.0), Form(start=0.0, weight=0.1)]
 FORMS += [Form(start=math.log(10), weight=weight) for weight in (0.2, 0.4)]
 FORMS += [Form(weight=weight) for weight in (1.0, 3.0, 10.0, 30.0)]
-FORMS += [Form(offset=offset) for offset in (0.1, 0.4, PLAIN)]
+FORMS += [Form(offset=offset) for offset in (0.1, 0.4)] + [Form(share=share) for share in (0.0, 0.1, 1.0)]
 NUMBERS = [Form(directions=directions) for directions in (16, 32, 64, 128)]
 Observed = tuple[torch.Tensor, dict[str, torch.Tensor]]
 """The near score of images, and what the layers see of them."""
@@ -123,7 +122,7 @@ def observe(model: OpenSetModel, pixels: torch.Tensor) -> Observed:
 def figures(seen: dict[str, Observed], form: Form) -> dict:
     """What is rejected at 95 % acceptance, and the AUROC of the classes left out."""
     training = {name: x.numpy() for name, x in seen["train"][1].items()}
-    with mock.patch.object(of_layers, "OFFSET", form.offset):
+    with mock.patch.multiple(of_layers, OFFSET=form.offset, SHARE=form.share):
         typicality = typicality_of(training, form.directions)
         both = {name: (near, typicality(found)) for name, (near, found) in seen.items() if name != "train"}
 

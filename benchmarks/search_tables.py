@@ -96,8 +96,8 @@ def _penalty_text(row: dict) -> str:
     if not row["weight"]:
         return "none"
     start = "u" if not row["start"] else f"(u - log {math.exp(row['start']):.0f})"
-    statistics = "deviations" if row["offset"] > 100 else f"log(deviation + {row['offset']:g})"
-    return f"{row['weight']:g} {start}², {statistics}"
+    deviations = f", {row['share']:g} log(deviation + {row['offset']:g})" if row["share"] else ", means alone"
+    return f"{row['weight']:g} {start}²{deviations}"
 
 
 def directions_table() -> str:

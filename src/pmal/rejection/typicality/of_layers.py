@@ -34,9 +34,10 @@ DIRECTIONS = 64
 """Most directions of a layer. The others hold little but the noise of single images. With 32, networks of
 natural images do not see noise (docs/method.md)."""
 OFFSET = 0.2
-"""Added to a relative deviation before its logarithm, so that a flat channel is not infinitely far.
-
-Chosen on known classes alone (docs/method.md)."""
+"""Added to a relative deviation before its logarithm, so that a flat channel is not infinitely far."""
+SHARE = 0.3
+"""What the logarithm is multiplied by. Means see noise, and deviations see flat images: the directions that
+are kept are to be of both. Both constants were chosen on known classes alone (docs/method.md)."""
 
 
 class Typicality(nn.Module):
@@ -138,12 +139,13 @@ def log_deviations(statistics_BF: Tensor, usual_C: Tensor) -> Tensor:
 
     Features of another network have no deviations, and no usual ones: they are returned as they are.
 
-    >>> log_deviations(torch.tensor([[5.0, 2.0]]), torch.tensor([2.0])).exp()[0, 1]
+    >>> found = log_deviations(torch.tensor([[5.0, 2.0]]), torch.tensor([2.0]))
+    >>> (found[0, 1] / SHARE).exp()
     tensor(1.2000)
     """
     plain = statistics_BF.shape[1] - len(usual_C)
     relative_BC = statistics_BF[:, plain:] / usual_C
-    return torch.cat([statistics_BF[:, :plain], (relative_BC + OFFSET).log()], dim=1)
+    return torch.cat([statistics_BF[:, :plain], SHARE * (relative_BC + OFFSET).log()], dim=1)
 
 
 def _usual_deviations(statistics_NF: NDArray[np.float32]) -> Tensor:
