@@ -1,5 +1,6 @@
 """Tables of what was compared on known classes alone, from benchmarks/results/search/."""
 
+import math
 import statistics
 from collections import defaultdict
 from pathlib import Path
@@ -84,19 +85,19 @@ def scores_table() -> str:
 
 
 def penalty_table() -> str:
-    """What typicality adds to the deciding score: a row for each weight, straight or squared."""
+    """What typicality adds to the deciding score: a row for each start, weight and form of the statistics."""
     groups = defaultdict(list)
     for row in read_json(SEARCH / "penalty.json")["rows"]:
-        power = row["power"] if row["weight"] else 0
-        groups[row["problem"].split("-")[0], (power, row["weight"])].append(row)
-    words = {0: "none", 1: "{:g} u", 2: "{:g} u²"}
-    return _rejected_table(
-        "penalty",
-        {
-            (source, words[power].format(weight)): rows
-            for (source, (power, weight)), rows in sorted(groups.items())
-        },
-    )
+        groups[row["problem"].split("-")[0], _penalty_text(row)].append(row)
+    return _rejected_table("penalty", dict(sorted(groups.items(), key=lambda group: group[0][0])))
+
+
+def _penalty_text(row: dict) -> str:
+    if not row["weight"]:
+        return "none"
+    start = "u" if not row["start"] else f"(u - log {math.exp(row['start']):.0f})"
+    deviations = f", {row['share']:g} log(deviation + {row['offset']:g})" if row["share"] else ", means alone"
+    return f"{row['weight']:g} {start}²{deviations}"
 
 
 def directions_table() -> str:

@@ -24,7 +24,7 @@ def test_statistics_are_means_and_deviations_of_channels():
 def test_tokens_and_vectors_have_statistics_too():
     tokens = torch.randn(2, 7, 3)
     torch.testing.assert_close(channel_statistics(tokens)[:, :3], tokens.mean(dim=1))
-    assert channel_statistics(torch.ones(2, 4)).tolist() == [[1.0] * 4] * 2
+    assert channel_statistics(torch.ones(2, 4)).tolist() == [[1.0] * 4 + [0.0] * 4] * 2
 
 
 def test_of_many_channels_and_layers_some_are_observed(monkeypatch):

@@ -42,14 +42,15 @@ def observed_layers(encoder: nn.Module) -> dict[str, nn.Module]:
 def channel_statistics(x: Tensor) -> Tensor:
     """Return the mean and the deviation of each channel over the positions of an image, (B, F).
 
-    Maps are (B, C, H, W), tokens (B, N, C). A vector (B, C) has no positions: its values are returned.
+    Maps are (B, C, H, W), tokens (B, N, C). A vector (B, C) has one position: its deviations are 0.
 
     >>> channel_statistics(torch.tensor([[[[0.0, 2.0]], [[3.0, 3.0]]]]))
     tensor([[1., 3., 1., 0.]])
     """
     # Steps, not lists of positions: lists would be copied to the GPU, which no graph can capture.
     if x.ndim == 2:
-        return x[:, :: _step(x.shape[1], MOST_CHANNELS)].float()
+        values_BC = x[:, :: _step(x.shape[1], MOST_CHANNELS)].float()
+        return torch.cat([values_BC, torch.zeros_like(values_BC)], dim=1)
     positions: tuple[int, ...]
     if x.ndim == 3:
         x, positions = x[:, :, :: _step(x.shape[2], MOST_CHANNELS)].float(), (1,)

@@ -251,7 +251,7 @@ class OpenSetModel:
         if self.penalty is None or self.calibration is None:
             return math.inf
         usual = float(self.calibration.of(self.rule.score).nanmedian())
-        return self.penalty.far_limit(float(self.limits().amax()) - usual)
+        return float(self.penalty.far_limit(self.limits().amax() - usual))
 
     def guarantee(self) -> tuple[bool, str]:
         """Return whether the threshold accepts what it promises, and one line about it."""

@@ -10,7 +10,7 @@ from pmal.data.feeding.batches import ResidentImages
 from pmal.ensemble.classifier import Classifier, ClassifierSpec
 from pmal.errors import DataError
 from pmal.rejection.typicality import of_layers as module
-from pmal.rejection.typicality.of_layers import always_typical, fit_typicality, typicality_of
+from pmal.rejection.typicality.of_layers import OFFSET, SHARE, always_typical, fit_typicality, typicality_of
 from pmal.rejection.typicality.whitening import principal_directions
 from tests.rejection.typicality.blobs import CPU, smooth_images
 
@@ -18,6 +18,23 @@ from tests.rejection.typicality.blobs import CPU, smooth_images
 def make_network(size=12):
     torch.manual_seed(0)
     return Classifier(ClassifierSpec(EncoderConfig("small"), ("a", "b"), size, 1)).eval()
+
+
+def some_statistics(rng, count, channels):
+    """Means of any sign and deviations of several sizes."""
+    found = rng.normal(size=(count, 2 * channels))
+    found[:, channels:] = np.abs(found[:, channels:]) * 10.0 ** np.arange(channels)
+    return found.astype(np.float32)
+
+
+def with_logs(statistics, of_training):
+    """The formula, number by number: the logarithm of each deviation relative to the mean one."""
+    found, half = statistics.astype(np.float64), statistics.shape[1] // 2
+    for i in range(len(found)):
+        for c in range(half, 2 * half):
+            usual = sum(float(row[c]) for row in of_training) / len(of_training)
+            found[i, c] = SHARE * math.log(found[i, c] / usual + OFFSET)
+    return found
 
 
 def test_with_all_directions_distances_are_those_of_the_shrunk_covariance():
@@ -32,15 +49,16 @@ def test_with_all_directions_distances_are_those_of_the_shrunk_covariance():
 def test_the_score_is_the_distance_in_the_main_directions_of_all_layers():
     """Each layer's two main directions by an eigenvalue decomposition of its own, then all together."""
     rng = np.random.default_rng(1)
-    layers = {name: rng.normal(size=(30, width)).astype(np.float32) for name, width in (("a", 3), ("b", 5))}
-    new = {name: rng.normal(size=(4, x.shape[1])) for name, x in layers.items()}
+    layers = {name: some_statistics(rng, 30, width) for name, width in (("a", 3), ("b", 5))}
+    new = {name: some_statistics(rng, 4, x.shape[1] // 2) for name, x in layers.items()}
     reduced, reduced_new = [], []
-    for name, x in layers.items():
-        fitted = LedoitWolf().fit(x.astype(np.float64))
+    for name, statistics in layers.items():
+        x, x_new = (with_logs(some, statistics) for some in (statistics, new[name]))
+        fitted = LedoitWolf().fit(x)
         values, vectors = np.linalg.eig(fitted.covariance_)
         main = vectors[:, values.argsort()[-2:]] / np.sqrt(np.sort(values)[-2:])
         reduced.append((x - fitted.location_) @ main)
-        reduced_new.append((new[name] - fitted.location_) @ main)
+        reduced_new.append((x_new - fitted.location_) @ main)
     together = LedoitWolf(assume_centered=False).fit(np.concatenate(reduced, axis=1))
     expected = np.sqrt(together.mahalanobis(np.concatenate(reduced_new, axis=1)))
     fitted = typicality_of(layers, directions=2)
@@ -48,6 +66,26 @@ def test_the_score_is_the_distance_in_the_main_directions_of_all_layers():
     assert found.dtype == torch.float64
     assert fitted.whitening.shape == (4, 4)
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-3)
+
+
+def test_flat_channels_are_far_and_finitely_so():
+    """Fails where the deviations count as they are: a flat image is then near to one of low contrast."""
+    rng = np.random.default_rng(0)
+    usual = rng.uniform(0.5, 1.5, (200, 3)).astype(np.float32)
+    fitted = typicality_of({"a": np.concatenate([np.zeros_like(usual), usual], axis=1)})
+    factors = torch.tensor([[0.0], [0.5], [1.0], [1.5], [3.0]])
+    found = fitted({"a": torch.cat([torch.zeros(5, 3), factors * torch.ones(1, 3)], dim=1)})
+    assert found.isfinite().all()
+    assert found[0] > found[4] > found[1] > found[3] > found[2]
+
+
+def test_a_channel_that_never_varies_is_no_division_by_zero():
+    statistics = np.zeros((20, 4), np.float32)
+    statistics[:, :2] = np.random.default_rng(0).normal(size=(20, 2))
+    fitted = typicality_of({"a": statistics})
+    same, other = torch.from_numpy(statistics[:1]), torch.tensor([[0.0, 0.0, 1.0, 1.0]])
+    assert fitted({"a": same}).isfinite().all()
+    assert fitted({"a": other}) > 4 * fitted({"a": same})
 
 
 def test_what_is_unlike_the_training_images_scores_higher():
@@ -87,7 +125,7 @@ def test_one_image_and_constant_statistics_are_enough():
 
 
 def test_what_breaks_the_network_is_not_typical():
-    fitted = typicality_of({"a": np.random.default_rng(0).normal(size=(20, 2)).astype(np.float32)})
+    fitted = typicality_of({"a": some_statistics(np.random.default_rng(0), 20, 1)})
     broken = torch.tensor([[math.nan, 0.0], [math.inf, 0.0]])
     assert fitted({"a": broken}).tolist() == [math.inf, math.inf]
     with pytest.raises(DataError, match="not finite"):

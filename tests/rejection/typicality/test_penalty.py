@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from pmal.rejection.calibration.held_out import Calibration, _folds
 from pmal.rejection.calibration.thresholds import conformal_p_values, conformal_threshold, discoveries
-from pmal.rejection.typicality.penalty import WEIGHT, Penalty
+from pmal.rejection.typicality.penalty import START, WEIGHT, Penalty
 
 
 def reference(near, far, known_near, known_far):
     """The formula, number by number."""
     unit = (np.quantile(known_near, 0.95) - np.quantile(known_near, 0.5)) / math.log(10)
     spread = (np.quantile(known_far, 0.95) - np.quantile(known_far, 0.5)) / math.log(10)
-    above = max(0.0, (far - np.quantile(known_far, 0.5)) / spread)
+    above = max(0.0, (far - np.quantile(known_far, 0.5)) / spread - START)
     return near + unit * WEIGHT * above**2
 
 
@@ -33,7 +33,7 @@ def test_the_joint_score_is_that_of_the_formula():
     rng = np.random.default_rng(0)
     known_near, known_far = rng.normal(size=81), rng.gamma(3.0, size=81)
     penalty = Penalty.fit(torch.from_numpy(known_near), torch.from_numpy(known_far))
-    for near, far in zip(rng.normal(size=20), rng.gamma(5.0, size=20), strict=True):
+    for near, far in zip(rng.normal(size=20), rng.gamma(15.0, size=20), strict=True):
         found = near + float(penalty(torch.tensor([far])))
         assert found == pytest.approx(reference(near, far, known_near, known_far), rel=1e-6)
 
@@ -47,7 +47,7 @@ def test_it_is_never_negative_rises_and_follows_the_units(values, factor, shift)
     found = penalty(far)
     assert (found >= 0).all()
     assert (found.diff() >= 0).all()
-    assert (found[far <= 5.0] == 0).all()
+    assert (found[far <= 14.0] == 0).all()  # 5 + log 100 units of (9.5 - 5) / log 10
     moved = Penalty.fit(factor * known + shift, known)
     torch.testing.assert_close(moved(far), factor * found, rtol=1e-6, atol=1e-6)
     other = Penalty.fit(known, factor * known + shift)
@@ -63,10 +63,10 @@ def test_what_breaks_the_network_is_as_far_as_can_be():
 def test_the_far_limit_is_where_the_penalty_takes_all_the_room():
     penalty = Penalty(3.0, 0.5, 2.0)
     for room in (0.0, 0.1, 7.0):
-        limit = penalty.far_limit(room)
-        assert float(penalty(torch.tensor([limit], dtype=torch.float64))) == pytest.approx(room)
-    assert penalty.far_limit(math.inf) == math.inf
-    assert penalty.far_limit(-1.0) == 3.0
+        limit = penalty.far_limit(torch.tensor(room))
+        assert float(penalty(limit[None])) == pytest.approx(room)
+    assert penalty.far_limit(torch.tensor(math.inf)) == math.inf
+    assert penalty.far_limit(torch.tensor(-1.0)) == pytest.approx(3.0 + 0.5 * START)
 
 
 def test_scores_that_are_too_few_or_all_alike_give_no_scale():
@@ -138,4 +138,4 @@ def test_the_typicality_of_features_counts_from_the_first_unit_on_and_below():
         [usual - spread, usual, usual + 2 * spread, math.inf, -math.inf], dtype=torch.float64
     )
     assert penalty(asked).tolist() == pytest.approx([-unit, 0.0, 2 * unit, math.inf, 0.0])
-    assert penalty.far_limit(3 * unit) == pytest.approx(usual + 3 * spread)
+    assert float(penalty.far_limit(torch.tensor(3 * unit))) == pytest.approx(usual + 3 * spread)

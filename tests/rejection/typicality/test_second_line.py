@@ -95,12 +95,15 @@ def test_the_bundle_keeps_it_and_refuses_what_does_not_belong_to_it(model, tmp_p
     state, names = model.typicality.state_dict(), model.typicality.names
 
     def saved(state, names=names):
-        layers = {name: (state[f"mean_{i}"], state[f"directions_{i}"]) for i, name in enumerate(names)}
+        kinds = ("usual", "mean", "directions")
+        layers = {name: tuple(state[f"{kind}_{i}"] for kind in kinds) for i, name in enumerate(names)}
         wrong = type(model.typicality)(layers, state["whitening"])
         save_model(tmp_path / "wrong", dataclasses.replace(model, typicality=wrong))
 
     for name, change, reason in (
-        ("mean_0", lambda mean: mean[:-1], "directions_0 is"),
+        ("mean_0", lambda mean: mean[:-2], "usual_0 is"),
+        ("usual_0", lambda usual: usual[:-1], "usual_0 is"),
+        ("directions_0", lambda directions: directions[:-1], "directions_0 is"),
         ("mean_0", lambda mean: mean * math.nan, "NaN or infinite"),
         ("mean_0", lambda mean: mean.double(), "mean_0 is"),
         ("whitening", lambda whitening: whitening[1:], "whitening is"),

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from pmal.ensemble.classifier import Classifier
+from pmal.ensemble.classifier import FEATURES, Classifier
 from pmal.errors import DataError, UsageError
 from pmal.methods import SCORES
 from pmal.rejection.bundle.layout import CALIBRATION, LAYERS, RECORD, REFERENCE, WEIGHTS
@@ -25,6 +25,7 @@ from pmal.rejection.typicality.of_layers import TYPICALITY, AnyTypicality, Typic
 
 _FLOATS = (torch.float32, torch.float64)
 _SCORE = "scores."
+AGAIN = "save the model again; `pmal fit --out RUN --from calibration` does so for a run, without training"
 
 
 def tensor_files(record: Record) -> tuple[str, ...]:
@@ -83,10 +84,7 @@ def assemble(record: Record, tensors: Mapping[str, Mapping[str, Tensor]], folder
         network, record.class_names, record.rule, reference, record.gallery, pictures, calibration, typicality
     )
     if thresholds_in_effect(model) != record.thresholds:
-        raise DataError(
-            f"{folder / RECORD}: its thresholds are not those that its rule gives: save it again; "
-            "`pmal fit --out RUN --from calibration` does so for a run, without training"
-        )
+        raise DataError(f"{folder / RECORD}: its thresholds are not those that its rule gives: {AGAIN}")
     return model
 
 
@@ -173,15 +171,16 @@ def _of_classes(names: tuple[str, ...], tensors: Mapping[str, Tensor], path: Pat
 
 
 def _of_layers(names: tuple[str, ...], tensors: Mapping[str, Tensor], path: Path) -> Typicality:
-    kinds = {f"{kind}_{i}" for kind in ("mean", "directions") for i in range(len(names))}
+    kinds = {f"{kind}_{i}" for kind in ("usual", "mean", "directions") for i in range(len(names))}
     _check_names(tensors, kinds | {"whitening"}, set(), path)
     layers, total = {}, 0
     for i, name in enumerate(names):
-        mean_F, directions_FR = tensors[f"mean_{i}"], tensors[f"directions_{i}"]
+        usual_C, mean_F, directions_FR = (tensors[f"{kind}_{i}"] for kind in ("usual", "mean", "directions"))
         width, count = mean_F.numel(), _length(directions_FR, 1)
+        _check(path, f"usual_{i}", usual_C, (torch.float32,), (0 if name == FEATURES else width // 2,))
         _check(path, f"mean_{i}", mean_F, (torch.float32,), (width,))
         _check(path, f"directions_{i}", directions_FR, (torch.float32,), (width, count))
-        layers[name], total = (mean_F, directions_FR), total + count
+        layers[name], total = (usual_C, mean_F, directions_FR), total + count
     _check(path, "whitening", tensors["whitening"], (torch.float32,), (total, total))
     return Typicality(layers, tensors["whitening"])
 
@@ -209,7 +208,7 @@ def _check_names(tensors: Mapping[str, Tensor], needed: set[str], allowed: set[s
     missing, foreign = sorted(needed - set(tensors)), sorted(set(tensors) - needed - allowed)
     if missing or foreign:
         found = f"has no {missing[0]}" if missing else f"has a foreign tensor {foreign[0]!r}"
-        raise DataError(f"{path}: {found}: save the model again")
+        raise DataError(f"{path}: {found}: {AGAIN}")
 
 
 def _check(

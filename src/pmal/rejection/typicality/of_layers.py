@@ -1,11 +1,13 @@
 """The second line of defense: does an image look like the training images at all?
 
 The Mahalanobis distance of the channel statistics of all observed layers to those of the training images,
-whatever their classes, in the directions of each layer in which training images differ most. It needs no
-training and no second pass. Noise, flat or inverted images, and images of another kind are told apart by it,
-though they may lie in a known direction of the embedding.
+whatever their classes, in the directions of each layer in which training images differ most. Of a deviation
+the logarithm counts, so that a flat image is as unusual as a noisy one. It needs no training and no second
+pass. Noise, flat or inverted images, and images of another kind are told apart by it, though they may lie in
+a known direction of the embedding.
 
-N training images, B images, F statistics of a layer, R of its directions, M directions of all layers.
+N training images, B images, C channels, F = 2 C statistics of a layer, R of its directions, M directions of
+all layers.
 """
 
 import math
@@ -31,6 +33,11 @@ FITTED_IMAGES = 5000
 DIRECTIONS = 64
 """Most directions of a layer. The others hold little but the noise of single images. With 32, networks of
 natural images do not see noise (docs/method.md)."""
+OFFSET = 0.2
+"""Added to a relative deviation before its logarithm, so that a flat channel is not infinitely far."""
+SHARE = 0.3
+"""What the logarithm is multiplied by. Means see noise, and deviations see flat images: the directions that
+are kept are to be of both. Both constants were chosen on known classes alone (docs/method.md)."""
 
 
 class Typicality(nn.Module):
@@ -39,16 +46,18 @@ class Typicality(nn.Module):
     linear = False
     """Unknown images near to known classes are as typical as these: only what is far beyond counts."""
 
-    def __init__(self, layers: Mapping[str, tuple[Tensor, Tensor]], whitening_MM: Tensor) -> None:
+    def __init__(self, layers: Mapping[str, tuple[Tensor, Tensor, Tensor]], whitening_MM: Tensor) -> None:
         """Hold what the layers see.
 
         Args:
-            layers: by name the mean (F,) and the directions (F, R), float32.
+            layers: by name the usual deviations (C,) or (0,), the mean (F,) and the directions (F, R), all
+                of them float32.
             whitening_MM: float32, too.
         """
         super().__init__()
         self.names = tuple(layers)
-        for i, (mean_F, directions_FR) in enumerate(layers.values()):
+        for i, (usual_C, mean_F, directions_FR) in enumerate(layers.values()):
+            self.register_buffer(f"usual_{i}", usual_C)
             self.register_buffer(f"mean_{i}", mean_F)
             self.register_buffer(f"directions_{i}", directions_FR)
         self.register_buffer("whitening", whitening_MM)
@@ -58,10 +67,10 @@ class Typicality(nn.Module):
 
         Larger is less typical.
         """
-        parts = [
-            (statistics[name] - self.get_buffer(f"mean_{i}")) @ self.get_buffer(f"directions_{i}")
-            for i, name in enumerate(self.names)
-        ]
+        parts = []
+        for i, name in enumerate(self.names):
+            found_BF = log_deviations(statistics[name], self.get_buffer(f"usual_{i}"))
+            parts.append((found_BF - self.get_buffer(f"mean_{i}")) @ self.get_buffer(f"directions_{i}"))
         whitened_BM = (torch.cat(parts, dim=1) @ self.get_buffer("whitening")).double()
         total_B: Tensor = torch.linalg.vector_norm(whitened_BM, dim=1)
         return total_B.masked_fill(total_B.isnan(), math.inf)
@@ -114,13 +123,35 @@ def typicality_of(statistics: Mapping[str, NDArray[np.float32]], directions: int
         statistics: of each layer.
         directions: of each layer that count, at most.
     """
-    layers = {name: principal_directions(x_NF, directions) for name, x_NF in statistics.items()}
-    parts = [
-        (statistics[name] - mean_F.numpy()) @ directions_FR.numpy()
-        for name, (mean_F, directions_FR) in layers.items()
-    ]
+    layers, parts = {}, []
+    for name, x_NF in statistics.items():
+        usual_C = torch.empty(0) if name == FEATURES else _usual_deviations(x_NF)
+        found_NF = log_deviations(torch.from_numpy(x_NF), usual_C).numpy()
+        mean_F, directions_FR = principal_directions(found_NF, directions)
+        layers[name] = usual_C, mean_F, directions_FR
+        parts.append((found_NF - mean_F.numpy()) @ directions_FR.numpy())
     _, whitening_MM = principal_directions(np.concatenate(parts, axis=1))
     return Typicality(layers, whitening_MM)
+
+
+def log_deviations(statistics_BF: Tensor, usual_C: Tensor) -> Tensor:
+    """Return channel statistics, (B, F), in which the logarithm of a deviation takes its place.
+
+    Features of another network have no deviations, and no usual ones: they are returned as they are.
+
+    >>> found = log_deviations(torch.tensor([[5.0, 2.0]]), torch.tensor([2.0]))
+    >>> (found[0, 1] / SHARE).exp()
+    tensor(1.2000)
+    """
+    plain = statistics_BF.shape[1] - len(usual_C)
+    relative_BC = statistics_BF[:, plain:] / usual_C
+    return torch.cat([statistics_BF[:, :plain], SHARE * (relative_BC + OFFSET).log()], dim=1)
+
+
+def _usual_deviations(statistics_NF: NDArray[np.float32]) -> Tensor:
+    """Return the mean deviation of each channel over training images, (C,); 1 for one that never varies."""
+    mean_C = statistics_NF[:, statistics_NF.shape[1] // 2 :].mean(axis=0, dtype=np.float64)
+    return torch.from_numpy(np.where(mean_C > 0, mean_C, 1.0)).float()
 
 
 def embed_with_typicality(

@@ -1,11 +1,11 @@
 """What an image that looks like no training image adds to the score that decides.
 
 Near score and typicality become one score, in the unit of the near one: near + unit w u^2, where u says how
-many of its own units the typicality lies above that of a usual known image. The typicality of features, which
+many of its own units the typicality lies above that of a rare known image. The typicality of features, which
 near unknown images differ in as well, is added as it is: near + unit u. A unit of a score is the distance
 from the median of held-out known images to their 95 % quantile, divided by log 10: so much that an image
-becomes e times as rare. So there is one threshold, one p-value and one promise, usual images keep their near
-score, and an image that is far from everything is unknown whatever class it points to.
+becomes e times as rare. So there is one threshold, one p-value and one promise, all but the rarest images
+keep their near score, and an image that is far from everything is unknown whatever class it points to.
 
 B images, n held-out known images.
 """
@@ -18,8 +18,12 @@ from torch import Tensor
 
 DECISION = "decision"
 """The name of the deciding score with the penalty in it, among other scores."""
-WEIGHT = 0.1
-"""Chosen on known classes alone, as is the square (docs/method.md)."""
+START = math.log(100)
+"""Units above a usual image, from which on typicality counts: about one known image in 200 lies there.
+
+Near unknown images are as typical as known ones. A penalty that begins earlier would only add noise to their
+near score. Start, weight and square were chosen on known classes alone (docs/method.md)."""
+WEIGHT = 3.0
 
 
 @dataclass(frozen=True)
@@ -55,22 +59,23 @@ class Penalty:
 
         Minus infinity stands for images whose typicality is not known: nothing is added.
 
-        >>> Penalty(usual=10.0, spread=1.0, unit=0.5)(torch.tensor([3.0, 10.0, 20.0]))
-        tensor([0., 0., 5.], dtype=torch.float64)
+        >>> Penalty(usual=10.0, spread=1.0, unit=0.5)(torch.tensor([3.0, 12.0, 10.0 + START + 2.0]))
+        tensor([0.0000, 0.0000, 6.0000], dtype=torch.float64)
         """
         above_B = (far_B.double() - self.usual) / self.spread
         if self.linear:
             return self.unit * above_B.masked_fill(above_B == -math.inf, 0.0)
-        return self.unit * WEIGHT * above_B.clamp(min=0.0).square()
+        return self.unit * WEIGHT * (above_B - START).clamp(min=0.0).square()
 
-    def far_limit(self, room: float) -> float:
-        """Return the typicality whose penalty is as large as the room that a near score has.
+    def far_limit(self, room: Tensor) -> Tensor:
+        """Return the typicality whose penalty is as large as the room that a near score has, float64 ().
 
-        >>> round(Penalty(usual=10.0, spread=1.0, unit=0.5).far_limit(5.0), 6)
-        20.0
+        >>> limit = Penalty(usual=10.0, spread=1.0, unit=0.5).far_limit(torch.tensor(6.0))
+        >>> round(float(limit) - START, 6)
+        12.0
         """
-        units = max(room, 0.0) / self.unit
-        return self.usual + self.spread * (units if self.linear else math.sqrt(units / WEIGHT))
+        units = room.double().clamp(min=0.0) / self.unit
+        return self.usual + self.spread * (units if self.linear else START + (units / WEIGHT).sqrt())
 
 
 def _scale(scores: Tensor) -> tuple[float, float]:

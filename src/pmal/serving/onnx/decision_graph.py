@@ -28,7 +28,6 @@ from pmal.rejection.scores import (
     surprise_curve,
 )
 from pmal.rejection.typicality.of_layers import embed_with_typicality
-from pmal.rejection.typicality.penalty import WEIGHT
 from pmal.serving.onnx.decision_limits import KnownScores
 
 _NONE: tuple[Tensor, ...] = ()
@@ -147,10 +146,7 @@ class DecisionGraph(nn.Module):
         """Return what `OpenSetModel.far_limit` does."""
         if self.penalty is None:
             return torch.full_like(limits_K[0], math.inf)
-        units = (limits_K.amax(dim=0) - self.usual).clamp(min=0.0) / self.penalty.unit
-        return self.penalty.usual + self.penalty.spread * (
-            units if self.penalty.linear else (units / WEIGHT).sqrt()
-        )
+        return self.penalty.far_limit(limits_K.amax(dim=0) - self.usual)
 
     def _score(self, name: str, z_BD: Tensor, logits_BK: Tensor, *distances_BK: Tensor) -> Tensor:
         if name in LOGIT_SCORES:
