@@ -101,6 +101,22 @@ def test_an_empty_name_of_a_known_class_is_told_with_its_option(call, photos, tm
     assert_one_line_error(result, 2, f"--known '{known}'")
 
 
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (["fit", "--encodr", "small"], ["--encodr", "--encoder", "`pmal fit --help`"]),
+        (["fit", "--epochs", 0], ["--epochs", "`pmal fit --help`"]),
+        (["fit", "--out"], ["--out", "requires an argument"]),
+        (["predict"], ["RUN", "`pmal predict --help`"]),
+        (["fitt"], ["fitt", "'fit'", "`pmal --help`"]),
+        (["data", "chek"], ["chek", "`pmal data --help`"]),
+        (["--verson"], ["--verson", "`pmal --help`"]),
+    ],
+)
+def test_wrong_words_of_the_command_line_are_one_line(call, words, parts):
+    assert_one_line_error(call(*words), 2, *parts)
+
+
 def test_an_empty_source_is_not_the_current_folder(call, photos, tmp_path, monkeypatch):
     monkeypatch.chdir(photos)
     assert_one_line_error(call("fit", "", *WORDS, "--out", tmp_path / "run"), 2, "SOURCE is empty")
