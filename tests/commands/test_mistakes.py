@@ -6,6 +6,7 @@ import io
 import multiprocessing
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -165,6 +166,16 @@ def test_a_ctrl_c_that_typer_takes_for_itself_is_the_same_line(monkeypatch, call
 
     monkeypatch.setattr(registry, "list_sources", interrupted)
     assert_one_line_error(call("data", "list"), 130, "interrupted: nothing was written")
+
+
+def test_a_ctrl_c_while_libraries_are_imported_waits_for_them(monkeypatch, call):
+    """Python's own handler would raise within them, and those of C++ abort the process."""
+    seen = []
+    monkeypatch.setattr(cli, "app", lambda: seen.append(signal.getsignal(signal.SIGINT)) or sys.exit(0))
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    assert call("data", "list")[0] == 0
+    [handler] = seen
+    assert handler.__module__ == "pmal._runtime.signals"
 
 
 def test_processes_that_decode_images_do_not_outlive_an_error(monkeypatch, call):
