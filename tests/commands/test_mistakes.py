@@ -61,6 +61,16 @@ def test_results_are_not_written_among_the_images(call, photos, command):
     assert sorted(photos.rglob("*")) == before
 
 
+@pytest.mark.slow
+def test_results_of_a_run_are_not_written_among_its_images(call, photos, tmp_path):
+    run = tmp_path / "run"
+    assert call("fit", photos, *WORDS, "--out", run)[0] == 0
+    before = sorted(photos.rglob("*"))
+    for words in (["audit", run, "--out", photos], ["report", run, "--out", photos / NAMES[0] / "r.html"]):
+        assert_one_line_error(call(*words), 2, f"--out {words[-1]}", "choose another --out")
+    assert sorted(photos.rglob("*")) == before
+
+
 def test_the_customary_run_folder_is_refused_inside_the_images_too(call, photos, monkeypatch):
     monkeypatch.chdir(photos)
     assert_one_line_error(call("fit", ".", *WORDS), 2, "--out runs/")
