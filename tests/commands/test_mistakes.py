@@ -130,7 +130,8 @@ def test_wrong_words_of_the_command_line_are_one_line(call, words, parts):
 
 def test_an_empty_source_is_not_the_current_folder(call, photos, tmp_path, monkeypatch):
     monkeypatch.chdir(photos)
-    assert_one_line_error(call("fit", "", *WORDS, "--out", tmp_path / "run"), 2, "SOURCE is empty")
+    for words in (WORDS, []):
+        assert_one_line_error(call("fit", "", *words, "--out", tmp_path / "run"), 2, "SOURCE is empty")
 
 
 def test_a_data_root_that_is_no_folder_is_told_beside_the_list(call, tmp_path):

@@ -218,6 +218,7 @@ def configure(
     from pmal.defaults import complete_settings
 
     source = _source(given)
+    absolute_source(source)  # refuses what is no path, which is opened here to choose an encoder
     own = None if is_named(source) else lambda: open_source(source, resources.data_root).train
     settings, note = complete_settings(given, recipe, own, choose_device(resources.device).type)
     return build(RunConfig, merge(settings, {"data": {"source": absolute_source(_source(settings))}})), note
