@@ -11,7 +11,8 @@ from typing import NoReturn
 from pmal._runtime.processes.launch import is_alone
 
 INTERRUPTED = 128 + signal.SIGINT
-NOT_BEGUN = "error: interrupted: nothing was written"
+NOTHING = "nothing was written"
+NOT_BEGUN = f"error: interrupted: {NOTHING}"
 
 
 def main() -> None:
@@ -53,8 +54,12 @@ class _Unheard(io.TextIOWrapper):
 
 
 def _command() -> None:
+    from pmal._runtime.signals import raise_on_signals
     from pmal.errors import Interrupted, PmalError, out_of_memory
 
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        # Now, because Python's own handler interrupts imports, too, and some libraries abort at that.
+        raise_on_signals(NOTHING)
     # A terminal that cannot show a letter gets a question mark, not a traceback.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

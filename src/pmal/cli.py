@@ -19,12 +19,13 @@ from pmal.commands.open_world.history import history
 from pmal.commands.open_world.remove_class import remove_class
 from pmal.commands.open_world.update import update
 from pmal.commands.open_world.watch import watch
-from pmal.commands.options import general, give_plugins
+from pmal.commands.options import OneLineGroup, general, give_plugins
 from pmal.commands.predict import predict
 from pmal.commands.report import report
 from pmal.commands.serve import serve
 
 app = typer.Typer(
+    cls=OneLineGroup,
     help="Open-set recognition: names what it knows, says unknown to the rest.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -2,6 +2,7 @@ import copy
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from types import SimpleNamespace
@@ -133,6 +134,24 @@ def test_a_signal_in_a_destructor_is_not_lost(raising):
     with pytest.raises(Interrupted, match="interrupted: go on"):
         end_worker()
     assert ended
+
+
+@pytest.mark.usefixtures("raising")
+def test_a_signal_waits_for_the_end_of_an_import(tmp_path, monkeypatch):
+    """An exception in the middle of it would abort the process, if the library is of C++."""
+    lines = "import os, signal", "os.kill(os.getpid(), signal.SIGINT)", "whole = True"
+    (tmp_path / "interrupted_library.py").write_text("\n".join(lines))
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def work():
+        import interrupted_library
+
+        assert interrupted_library.whole
+        time.sleep(HANGING)
+
+    with pytest.raises(Interrupted, match="interrupted: go on"):
+        work()
+    assert sys.modules.pop("interrupted_library").whole
 
 
 def test_an_interruption_reaches_another_process_whole():

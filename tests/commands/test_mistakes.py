@@ -6,6 +6,7 @@ import io
 import multiprocessing
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -60,6 +61,16 @@ def test_results_are_not_written_among_the_images(call, photos, command):
     assert sorted(photos.rglob("*")) == before
 
 
+@pytest.mark.slow
+def test_results_of_a_run_are_not_written_among_its_images(call, photos, tmp_path):
+    run = tmp_path / "run"
+    assert call("fit", photos, *WORDS, "--out", run)[0] == 0
+    before = sorted(photos.rglob("*"))
+    for words in (["audit", run, "--out", photos], ["report", run, "--out", photos / NAMES[0] / "r.html"]):
+        assert_one_line_error(call(*words), 2, f"--out {words[-1]}", "choose another --out")
+    assert sorted(photos.rglob("*")) == before
+
+
 def test_the_customary_run_folder_is_refused_inside_the_images_too(call, photos, monkeypatch):
     monkeypatch.chdir(photos)
     assert_one_line_error(call("fit", ".", *WORDS), 2, "--out runs/")
@@ -101,9 +112,26 @@ def test_an_empty_name_of_a_known_class_is_told_with_its_option(call, photos, tm
     assert_one_line_error(result, 2, f"--known '{known}'")
 
 
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (["fit", "--encodr", "small"], ["--encodr", "--encoder", "`pmal fit --help`"]),
+        (["fit", "--epochs", 0], ["--epochs", "`pmal fit --help`"]),
+        (["fit", "--out"], ["--out", "requires an argument"]),
+        (["predict"], ["RUN", "`pmal predict --help`"]),
+        (["fitt"], ["fitt", "'fit'", "`pmal --help`"]),
+        (["data", "chek"], ["chek", "`pmal data --help`"]),
+        (["--verson"], ["--verson", "`pmal --help`"]),
+    ],
+)
+def test_wrong_words_of_the_command_line_are_one_line(call, words, parts):
+    assert_one_line_error(call(*words), 2, *parts)
+
+
 def test_an_empty_source_is_not_the_current_folder(call, photos, tmp_path, monkeypatch):
     monkeypatch.chdir(photos)
-    assert_one_line_error(call("fit", "", *WORDS, "--out", tmp_path / "run"), 2, "SOURCE is empty")
+    for words in (WORDS, []):
+        assert_one_line_error(call("fit", "", *words, "--out", tmp_path / "run"), 2, "SOURCE is empty")
 
 
 def test_a_data_root_that_is_no_folder_is_told_beside_the_list(call, tmp_path):
@@ -149,6 +177,16 @@ def test_a_ctrl_c_that_typer_takes_for_itself_is_the_same_line(monkeypatch, call
 
     monkeypatch.setattr(registry, "list_sources", interrupted)
     assert_one_line_error(call("data", "list"), 130, "interrupted: nothing was written")
+
+
+def test_a_ctrl_c_while_libraries_are_imported_waits_for_them(monkeypatch, call):
+    """Python's own handler would raise within them, and those of C++ abort the process."""
+    seen = []
+    monkeypatch.setattr(cli, "app", lambda: seen.append(signal.getsignal(signal.SIGINT)) or sys.exit(0))
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    assert call("data", "list")[0] == 0
+    [handler] = seen
+    assert handler.__module__ == "pmal._runtime.signals"
 
 
 def test_processes_that_decode_images_do_not_outlive_an_error(monkeypatch, call):

@@ -195,3 +195,4 @@ def test_a_share_of_wrong_unknowns_decides_all_images_together(run, photos, call
     accepted = [answer["p_value"] for answer in found["answers"] if answer["known"]]
     assert max(rejected, default=0) < min(accepted, default=2)
     assert_one_line_error(call("predict", run, photos, "--fdr", 1), 2, "fdr is 1")
+    assert_one_line_error(call("predict", run, photos, "--fdr", 1e-4), 2, "fdr is 0.0001", "or more")

@@ -69,6 +69,8 @@ def test_a_class_can_be_added_at_the_end():
         ([1.0, np.nan, 3.0], r"y\[1\] is nan, a continuous value"),
         (np.array(["a", None, "b"], object), r"y\[1\] is None"),
         (np.array(["a", 3, "b"], object), r"y\[1\] is 3"),
+        (["a", np.nan, "b"], r"y\[1\] is nan: labels are numbers or text, of one kind"),
+        (("a", 3, "b"), r"y\[1\] is 3"),
     ],
 )
 def test_other_labels_are_refused_by_sample(y, message):

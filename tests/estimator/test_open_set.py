@@ -520,6 +520,8 @@ def test_of_those_called_unknown_a_bounded_share_is_known(fitted):
     assert (fitted.predict(both, fdr=0.5)[accepted] >= 0).all()
     with pytest.raises(UsageError, match="fdr is 2"):
         fitted.predict(both, fdr=2)
+    with pytest.raises(UsageError, match=r"nothing could be called unknown: pass .* or more"):
+        fitted.predict(both, fdr=1e-4)
 
 
 def test_without_held_out_samples_there_are_no_p_values():

@@ -107,7 +107,7 @@ def raise_on_signals(advice: str) -> None:
     """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        if _in_destructor(frame):
+        if _must_finish(frame):
             again = threading.Timer(0.05, os.kill, [os.getpid(), number])
             again.daemon = True
             again.start()
@@ -118,8 +118,16 @@ def raise_on_signals(advice: str) -> None:
         signal.signal(number, interrupt)
 
 
-def _in_destructor(frame: FrameType | None) -> bool:
-    """Return whether a destructor runs: Python prints its errors and continues, so a signal would be lost."""
-    while frame is not None and frame.f_code.co_name != "__del__":
+def _must_finish(frame: FrameType | None) -> bool:
+    """Return whether a destructor or an import runs, which an exception would not end in order.
+
+    Python prints the errors of a destructor and continues, so a signal would be lost. A library in C++ that
+    is being imported aborts the process.
+    """
+    while frame is not None and frame.f_code.co_name != "__del__" and not _imports(frame):
         frame = frame.f_back
     return frame is not None
+
+
+def _imports(frame: FrameType) -> bool:
+    return frame.f_code.co_filename == "<frozen importlib._bootstrap>"

@@ -48,6 +48,7 @@ def audit(
 
     from pmal import pipeline
     from pmal.reporting.ranking import audit_run, check_auditable, has_pictures
+    from pmal.run.run_folder import read_config
 
     run = Path(target)
     if not (run / "config.toml").is_file():
@@ -62,7 +63,7 @@ def audit(
         pipeline.fit(config, run, session)
     elif recipe or epochs or assignments:
         raise UsageError(f"{target} is a run already: --recipe, --epochs and --set go with a SOURCE only")
-    out = out or run / "audit"
+    out = outside_data(out or run / "audit", read_config(run))
     found = audit_run(run, out, session)
     counts = {"images": len(found.samples), "candidates": int(found.candidate_N.sum())}
     counts["prototypes"] = len(found.prototypes)

@@ -1,12 +1,14 @@
 """What the commands share: options by type, help texts from the settings, and how a command starts."""
 
+import contextlib
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from pmal._runtime.processes.launch import refuse_ranks
 from pmal.config import (
@@ -67,6 +69,41 @@ SetOption = Annotated[
 GO_ON = "run the same command again to resume where it stopped"
 AGAIN = "nothing was written"
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
+
+
+class OneLineGroup(TyperGroup):
+    """The commands, with wrong words of the command line told in one line, as every other mistake is."""
+
+    def make_context(self, *words: Any, **options: Any) -> Any:
+        """Return what the words before the name of a command say."""
+        with _one_line():
+            return super().make_context(*words, **options)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that is named."""
+        with _one_line():
+            return super().invoke(ctx)
+
+
+@contextlib.contextmanager
+def _one_line() -> Iterator[None]:
+    """Turn the errors of typer's parser, whose classes differ between its versions, into a UsageError."""
+    try:
+        yield
+    except Exception as error:
+        # A group without a command is answered with its help, which comes as an error in some versions.
+        if not hasattr(error, "format_message") or type(error).__name__ == "NoArgsIsHelpError":
+            raise
+        message = " ".join(error.format_message().split()).rstrip(".")
+        context = getattr(error, "ctx", None)
+        names = [] if context is None else context.command_path.split()[len(_program(context)) :]
+        command = " ".join(["pmal", *names])
+        raise UsageError(f"{message[:1].lower()}{message[1:]}: see `{command} --help`") from None
+
+
+def _program(context: Any) -> list[str]:
+    """Return what stands before the names of commands, however the program was started."""
+    return str(context.find_root().info_name).split()
 
 
 def _show_version(asked: bool) -> None:
@@ -181,6 +218,7 @@ def configure(
     from pmal.defaults import complete_settings
 
     source = _source(given)
+    absolute_source(source)  # refuses what is no path, which is opened here to choose an encoder
     own = None if is_named(source) else lambda: open_source(source, resources.data_root).train
     settings, note = complete_settings(given, recipe, own, choose_device(resources.device).type)
     return build(RunConfig, merge(settings, {"data": {"source": absolute_source(_source(settings))}})), note

@@ -82,9 +82,9 @@ def predict(
         about, answer = exported.about(), partial(exported.answer_files, display=display, top=top)
     else:
         session = start_session(Resources(device=device), quiet, advice)
-        about, answer = _open_model(run, version, rule, half, session, top)
+        about, answer = _open_model(run, version, rule, half, session, top, fdr)
 
-    from pmal.serving.answers.answer_rows import decide_together
+    from pmal.serving.answers.answer_rows import decide_together, fdr_note
     from pmal.serving.answers.answer_text import error_lines, write_answers
 
     errors: list[BadFile] = []
@@ -102,8 +102,8 @@ def predict(
         if fdr is None:
             write_answers(out, form, about, blocks, errors, top)
         else:
-            note = f"of the images called unknown, at most {fdr:g} are known ones, on average"
-            write_answers(out, form, about | {"note": note}, decide_together(blocks, fdr), errors, top)
+            together = decide_together(blocks, fdr)
+            write_answers(out, form, about | {"note": fdr_note(together, fdr)}, together, errors, top)
     if not as_json:
         print("".join(f"{line}\n" for line in error_lines(errors)), end="", file=sys.stderr)
     if errors:
@@ -111,11 +111,21 @@ def predict(
 
 
 def _open_model(
-    run: Path, version: int | None, rule: dict[str, Any], half: bool, session: "Session", top: int
+    run: Path,
+    version: int | None,
+    rule: dict[str, Any],
+    half: bool,
+    session: "Session",
+    top: int,
+    fdr: float | None,
 ) -> tuple[dict[str, Any], Any]:
     """Return what is shown next to the answers of a run's model, and what gives the answers."""
     from pmal.serving.answers.answering import answer_files, find_model, model_header, open_model
 
     folder = find_model(run, version)
     model = open_model(folder, session.device, half, **rule)
+    if fdr is not None and model.most_known_scores:
+        from pmal.rejection.calibration.thresholds import check_fdr
+
+        check_fdr(fdr, model.most_known_scores)
     return model_header(model, folder), partial(answer_files, model, session=session, top=top)

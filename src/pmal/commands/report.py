@@ -14,6 +14,7 @@ from pmal.commands.options import (
     JsonOption,
     MemoryOption,
     WorkersOption,
+    outside_data,
     start_session,
 )
 from pmal.config import Resources
@@ -39,7 +40,10 @@ def report(
     session = start_session(Resources(device, data_root, workers, memory_limit), as_json, AGAIN)
 
     from pmal.reporting.page.run_report import write_report
+    from pmal.run.run_folder import CONFIG, read_config
 
+    if out is not None and (run / CONFIG).is_file():
+        outside_data(out, read_config(run))
     path = write_report(run, session, out=out)
     print(json.dumps({"report": str(path)}) if as_json else f"report: {path}")
 

@@ -4,7 +4,7 @@ Labels are integers, whole floats, truth values or text. Unknown is -1, or the l
 it. N samples, K classes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,6 +124,8 @@ def read_labels(y: Any, count: int, unknown: Any = UNKNOWN) -> Labels:
     array(['dog', -1], dtype=object)
     """
     array = as_array(y, "y")
+    if array.dtype.kind == "U" and isinstance(y, list | tuple):
+        _check_texts(y, unknown)
     if array.shape != (count,):
         raise DataError(
             f"y has shape {array.shape} for {count} samples: pass one label each, of shape ({count},)"
@@ -139,6 +141,16 @@ def read_labels(y: Any, count: int, unknown: Any = UNKNOWN) -> Labels:
     if array.dtype.kind == "f":
         return _whole(array)
     return _texts(array, unknown)
+
+
+def _check_texts(labels: Sequence[Any], unknown: Any) -> None:
+    """Refuse what is no text in a list of text: numpy has written it out, a missing name as 'nan'.
+
+    Where unknown is the only text, the others are numbers.
+    """
+    if any(isinstance(value, str) and value != unknown for value in labels):
+        for place, value in enumerate(labels):
+            _check_text(place, value, unknown)
 
 
 def _narrowed(array: Labels) -> Labels:
@@ -162,8 +174,12 @@ def _whole(array: Labels) -> Labels:
 def _texts(array: Labels, unknown: Any) -> Labels:
     found = np.empty(len(array), dtype=object)
     for place, value in enumerate(array.tolist()):
-        if not isinstance(value, str) and value != unknown:
-            raise DataError(f"y[{place}] is {value!r}: labels are numbers or text, of one kind")
+        _check_text(place, value, unknown)
         # A list of text and -1 becomes an array of text: there the number is written out.
         found[place] = unknown if value in (unknown, str(unknown)) else value
     return found
+
+
+def _check_text(place: int, value: Any, unknown: Any) -> None:
+    if not isinstance(value, str) and value != unknown:
+        raise DataError(f"y[{place}] is {value!r}: labels are numbers or text, of one kind")

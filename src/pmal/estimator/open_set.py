@@ -52,7 +52,7 @@ from pmal.estimator.settings import (
 from pmal.rejection.bundle.saving import load_model, save_model
 from pmal.rejection.bundle.versions import digest_of, save_version
 from pmal.rejection.calibration.recalibration import recalibrated
-from pmal.rejection.calibration.thresholds import discoveries
+from pmal.rejection.calibration.thresholds import check_fdr, discoveries
 from pmal.rejection.model import Answers, OpenSetModel
 from pmal.rejection.new_class import AddedClass, add_class, class_probabilities
 from pmal.run.run_folder import CONFIG, read_config
@@ -208,7 +208,9 @@ class OpenSetClassifier(OpenWorldMixin, Conventions):
         answers = self._answers(X)
         if fdr is None:
             return self._labels.labels(answers.labels.numpy())
-        unknown_N = discoveries(_calibrated(answers), fdr)
+        p_values_N = _calibrated(answers)
+        check_fdr(fdr, self.model_.most_known_scores)
+        unknown_N = discoveries(p_values_N, fdr)
         return self._labels.labels(np.where(unknown_N, -1, answers.nearest.numpy()))
 
     def p_values(self, X: Any) -> Floats:

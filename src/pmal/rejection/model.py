@@ -398,6 +398,11 @@ class OpenSetModel:
             return [known.of(score)]
         return known.by_class(score, self.rule.accept, len(self.class_names))
 
+    @property
+    def most_known_scores(self) -> int:
+        """The number of held-out images that p-values come from, of the class that has most of them."""
+        return max(map(len, self.known_scores), default=0)
+
     def _check_images(self, images: Tensor) -> None:
         spec = self.classifier.spec
         expected = (spec.channels, spec.image_size, spec.image_size)

@@ -53,3 +53,17 @@ def test_sound_rows(tmp_path):
     found = check(write_rows(tmp_path / "e.npz", 12))
     assert (found["usable"], found["problems"]) == (True, [])
     assert "sizes" not in describe_check(found, "e.npz")
+
+
+def test_what_a_fit_would_reject_is_told_before_it(tmp_path):
+    vectors, labels = rows(40)
+    named = np.where(labels == labels[0], "unknown", labels)
+    broken = np.where(np.arange(40)[:, None] < 20, np.nan, vectors)
+    for more, words in (
+        ({"embeddings": vectors[:4], "labels": labels[:4]}, "no test images of the known classes"),
+        ({"embeddings": vectors, "labels": named}, "a known class is named 'unknown'"),
+        ({"embeddings": broken, "labels": labels}, "rows unreadable"),
+    ):
+        found = check(write_rows(tmp_path / "e.npz", **more))
+        assert not found["usable"]
+        assert words in str(found["problems"][0]["items"])

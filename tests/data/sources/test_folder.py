@@ -155,6 +155,13 @@ def test_links_are_followed_and_loops_end(tmp_path: Path) -> None:
     assert np.bincount(train.labels).tolist() == [3, 3, 1]
 
 
+def test_a_link_upwards_does_not_make_all_classes_one(tmp_path: Path) -> None:
+    root = make_tree(tmp_path / "data", {"a/1.png": 1, "b/1.png": 1, "b/deep/2.png": 2})
+    (root / "b" / "deep" / "up").symlink_to("../..")
+    (root / "a" / "far").symlink_to(tmp_path)
+    assert np.bincount(open_folder(root).train.labels).tolist() == [1, 2]
+
+
 def test_many_linked_folders_are_listed_in_linear_time(tmp_path: Path) -> None:
     for k in range(12):
         put_image(tmp_path / f"d{k}" / "1.png", k)

@@ -171,6 +171,13 @@ def test_a_classifier_of_arrays_holds_out_enough():
     assert np.bincount(task.held_out.labels).tolist() == [4] * 10
 
 
+@pytest.mark.parametrize(("labels", "folds"), [([0], 0), ([0, 1, 2], 0), ([0, 0], 10), ([0, 1, 1], 10)])
+def test_nothing_is_held_out_in_turn_if_every_class_has_one_sample(labels, folds):
+    few = samples(labels, names=NAMES[: max(labels) + 1])
+    task = learning_task(few, "fit(X, y)", DataConfig(folds=10))
+    assert (task.folds, len(task.train), task.held_out) == (folds, len(labels), None)
+
+
 @pytest.mark.parametrize(
     ("family", "share", "held_out", "train"),
     [

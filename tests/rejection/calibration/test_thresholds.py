@@ -20,6 +20,7 @@ from pmal.rejection.calibration.thresholds import (
     Threshold,
     accepted_range,
     best_f1_threshold,
+    check_fdr,
     conformal_p_values,
     conformal_threshold,
     decide,
@@ -425,7 +426,18 @@ def test_the_share_of_known_samples_among_discoveries_is_bounded():
     assert np.mean(found) > 0.05  # not by calling nothing unknown
 
 
-@pytest.mark.parametrize("fdr", [0, 1, -0.1, np.nan])
+def test_a_share_that_no_p_value_reaches_is_refused_with_one_that_does():
+    """Else every sample would be called known without a word, noise as well."""
+    for held_out in (19, 36, 99, 1234):
+        least = conformal_p_values(np.zeros(held_out), [1.0])
+        with pytest.raises(UsageError, match=rf"below 1/{held_out + 1}, .*: pass [0-9.]+ or more") as caught:
+            check_fdr(0.99 * least[0], held_out)
+        advised = float(str(caught.value).split("pass ")[1].split()[0])
+        check_fdr(advised, held_out)
+        assert discoveries(least, advised).all()
+
+
+@pytest.mark.parametrize("fdr", [0, 1, -0.1, np.nan, "a"])
 def test_a_false_discovery_rate_is_a_share(fdr):
     with pytest.raises(UsageError, match=r"fdr is .*: pass a share above 0 and below 1"):
         discoveries([0.1], fdr)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pmal._runtime.progress import Display
 from pmal.data.inspection.check_rows import NOT_A_NUMBER, row_problems
 from pmal.data.inspection.duplicates import find_duplicates
-from pmal.data.inspection.fit_checks import has_published_split, refusals
+from pmal.data.inspection.fit_checks import has_published_split, refusals, row_refusals
 from pmal.data.inspection.images import PartLooks, look_at_part
 from pmal.data.inspection.problems import Item, Problem, class_counts, find_problems
 from pmal.data.inspection.words import describe_check
@@ -46,7 +46,8 @@ SERIOUS = (
 def check_source(source: Source, display: Display) -> dict[str, Any]:
     """Return all that was found in a source, as plain JSON. `describe_check` puts it into words."""
     if isinstance(source.train.store, VectorStore):
-        return checked(source.name, *row_problems(source))
+        counts, problems = row_problems(source)
+        return checked(source.name, counts, [_refused(row_refusals(source)), *problems])
     return check_images(source, display)
 
 
@@ -54,9 +55,8 @@ def check_images(source: Source, display: Display) -> dict[str, Any]:
     """Read every image once, and return the counts of each part and all problems."""
     given = {"train": source.train, "test": source.test, "foreign": source.foreign}
     parts = [look_at_part(name, part, display) for name, part in given.items() if part is not None]
-    refused = [{"reason": reason} for reason in refusals(source, parts)]
     problems = [
-        Problem("refused", "error", "reasons for which `pmal fit` rejects the data", "fix them", refused),
+        _refused(refusals(source, parts)),
         *find_problems(parts),
         *find_duplicates(parts),
         _files("loose", source.loose, "files lie in no class folder", "left out"),
@@ -76,6 +76,11 @@ def checked(name: str, parts: dict[str, Any], problems: list[Problem]) -> dict[s
         "parts": parts,
         "problems": [{**asdict(problem), "count": len(problem.items)} for problem in found],
     }
+
+
+def _refused(reasons: list[str]) -> Problem:
+    items: list[Item] = [{"reason": reason} for reason in reasons]
+    return Problem("refused", "error", "reasons for which `pmal fit` rejects the data", "fix them", items)
 
 
 def _files(kind: str, names: tuple[str, ...], title: str, advice: str) -> Problem:

@@ -123,18 +123,18 @@ def list_files(folder: str | Path) -> list[str]:
     """Return the sorted paths of all samples, relative to the folder and with "/" between their parts.
 
     Links to files and folders are followed, but no folder is entered twice: a loop of links ends there.
-    A link that leads nowhere is listed, because its image is missing.
+    Nor is a folder entered that this one lies in: its other folders are other classes. A link that leads
+    nowhere is listed, because its image is missing.
     """
     found: list[str] = []
-    entered: set[tuple[int, int]] = set()
+    entered = {_identity(above) for above in Path(folder).resolve().parents}
     waiting = [("", os.fspath(folder))]
     while waiting:
         prefix, current = waiting.pop()
         with _scan(current) as entries:
-            status = os.stat(current)
-            if (status.st_dev, status.st_ino) in entered:
+            if (identity := _identity(current)) in entered:
                 continue
-            entered.add((status.st_dev, status.st_ino))
+            entered.add(identity)
             folders = []
             for entry in entries:
                 if entry.name.startswith(".") or entry.name in _DROPPINGS:
@@ -229,6 +229,12 @@ def _scan(folder: str | Path) -> AbstractContextManager[Iterator[os.DirEntry[str
         return os.scandir(os.fspath(folder))
     except OSError as error:
         raise DataError(f"{printable(str(folder))}: cannot be listed: {error.strerror}") from None
+
+
+def _identity(folder: str | Path) -> tuple[int, int]:
+    """Return what is the same for all paths to a folder."""
+    status = os.stat(folder)
+    return status.st_dev, status.st_ino
 
 
 def _leads_nowhere(entry: os.DirEntry[str]) -> bool:

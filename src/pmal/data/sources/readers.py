@@ -166,7 +166,10 @@ def _open_path(path: Path) -> Source:
     elif path.suffix in _OPENERS:
         source = (open_embeddings if holds_embeddings(path) else _OPENERS[path.suffix])(path)
     else:
-        raise DataError(f"{path}: neither a folder nor a .parquet, .npz or .safetensors file")
+        raise DataError(
+            f"{path}: neither a folder nor a .parquet, .npz or .safetensors file: name one of these, "
+            "such as the folder that holds one folder of images per class"
+        )
     # The name decides which published splits apply: one's own `mnist.npz` is not MNIST.
     own = not is_named(source.name)
     return source if own else dataclasses.replace(source, name=f"{path.parent}{os.sep}{path.name}")

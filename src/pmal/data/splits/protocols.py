@@ -147,14 +147,15 @@ def named_split(class_names: Sequence[str], known: Sequence[str]) -> Split:
         if in_source[name] > 1:
             raise UsageError(f"class name '{name}' belongs to {in_source[name]} classes: rename them apart")
     if len(known) < 2:
-        raise UsageError(f"{len(known)} known classes given: a classifier needs at least 2")
+        raise UsageError("--known: a classifier needs at least 2 classes, such as cat,dog")
     return _split_of([list(class_names).index(name) for name in known], len(class_names), "named", 0)
 
 
 def random_split(num_classes: int, num_known: int, seed: int) -> Split:
     """Return a split with `num_known` random known classes; the seed is its index."""
     if not 2 <= num_known <= num_classes:
-        raise UsageError(f"{num_known} known classes of {num_classes} asked for: choose 2 to {num_classes}")
+        asked = f"--num-known: {num_known} known classes of {num_classes} asked for"
+        raise UsageError(f"{asked}: choose 2 to {num_classes}")
     if seed < 0:
         raise UsageError(f"seed {seed} of a random split is negative: choose 0 or more")
     drawn = np.random.default_rng(seed).choice(num_classes, size=num_known, replace=False)

@@ -193,7 +193,10 @@ def fold_of_each(labels_N: Counts, folds: int) -> Counts:
 
 def _folds(known: Samples, config: DataConfig) -> int:
     """Return how many parts are held out in turn; 0 if one share is held out for good, or nothing."""
-    return config.folds if config.held_out and len(known) <= FEW_ENOUGH_FOR_FOLDS else 0
+    if not config.held_out or len(known) > FEW_ENOUGH_FOR_FOLDS:
+        return 0
+    # The only sample of a class is never held out. If every class has one, nothing is.
+    return config.folds if len(known) > len(np.unique(known.labels)) else 0
 
 
 def hold_out(samples: Samples, share: float) -> tuple[Samples, Samples]:

@@ -17,6 +17,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from numbers import Real
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -94,10 +95,21 @@ def conformal_p_values(known_scores: "Values", scores: "Values") -> Floats:
     return found_B
 
 
-def check_fdr(fdr: float) -> None:
-    """Refuse what is no share of all that is called unknown."""
-    if not 0 < fdr < 1:
+def check_fdr(fdr: float, held_out: int | None = None) -> None:
+    """Refuse what is no share of all that is called unknown, or a share that no sample can reach.
+
+    Args:
+        fdr: the share.
+        held_out: number of known samples that p-values come from. None: not known here.
+    """
+    if not isinstance(fdr, Real) or not 0 < fdr < 1:
         raise UsageError(f"fdr is {fdr}: pass a share above 0 and below 1, such as 0.1")
+    if held_out is not None and fdr * (held_out + 1) < 1:
+        least = math.ceil(1000 / (held_out + 1)) / 1000
+        raise UsageError(
+            f"fdr is {fdr}: with {held_out} held-out samples no p-value is below 1/{held_out + 1}, "
+            f"so nothing could be called unknown: pass {least:g} or more"
+        )
 
 
 def discoveries(p_values: "Values", fdr: float) -> NDArray[np.bool_]:

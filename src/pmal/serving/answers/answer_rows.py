@@ -76,6 +76,21 @@ def decide_together(blocks: Iterable[Sequence[dict[str, Any]]], fdr: float) -> l
     return [[_decided(answer, called) for answer, called in zip(answers, unknown, strict=True)]]
 
 
+def fdr_note(blocks: Iterable[Sequence[dict[str, Any]]], fdr: float) -> str:
+    """Return what is promised of answers that were decided together, and which of them may surprise.
+
+    An image above its threshold is named all the same if too few of the batch look so unknown.
+
+    >>> fdr_note([[{"known": True, "score": 3.5, "threshold": 3.0}]], 0.1).split("; ")[1]
+    '1 above the threshold is named: too few look so unknown for --fdr 0.1'
+    """
+    promise = f"of the images called unknown, at most {fdr:g} are known ones, on average"
+    answers = [answer for block in blocks for answer in block]
+    count = sum(a["known"] and not float(a["score"]) <= float(a["threshold"]) for a in answers)
+    named = f"{count:,} above the threshold {'is' if count == 1 else 'are'} named"
+    return f"{promise}; {named}: too few look so unknown for --fdr {fdr:g}" if count else promise
+
+
 def _decided(answer: dict[str, Any], unknown: bool) -> dict[str, Any]:
     words = answer["because"] or f"nearest to {answer['nearest']}, but rarely so far from it"
     return answer | {
