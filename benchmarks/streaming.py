@@ -269,7 +269,8 @@ def train_epochs(
     session = Session(device, Resources(checkpoint_seconds=1e9), Silent())
     _, objective = make_learner(model, config, flip=True, seed=0)
     with tempfile.TemporaryDirectory() as name, mock.patch.object(training, "COMPILE_SECONDS", 0):
-        training.train("net", model, objective, data, settings, seed=0, folder=Path(name), session=session)
+        one = training.Training("net", model, objective, 0, Path(name))
+        training.train_together("net", [one], data, settings, session)
     return {"device_gib": torch.cuda.max_memory_allocated() / 2**30} if device.type == "cuda" else {}
 
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from pmal._engine.batch_norm import synchronize
-from pmal._engine.loop import TrainingSet, train
+from pmal._engine.loop import Training, TrainingSet, train_together
 from pmal._engine.optimizers import make_optimizer
 from pmal._engine.steps import EagerStep
 from pmal._runtime.processes.torchrun import finish_rank, open_ranks
@@ -179,7 +179,7 @@ def trained(ranks, folder, synchronized):
         return cross_entropy(model((images.float() - 128) / 64), labels)
 
     config = dataclasses.replace(TRAINING, sync_batch_norm=synchronized)
-    train("net", model, objective, data, config, seed=5, folder=folder, session=session)
+    train_together("net", [Training("net", model, objective, 5, folder)], data, config, session)
     losses = torch.tensor([event["loss"] for event in log])
     return {"losses": losses, "drawn": torch.cat(drawn), **model.state_dict()}
 

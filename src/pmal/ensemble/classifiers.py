@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from pmal._engine.loop import Training, TrainingSet, finish, train, train_together
+from pmal._engine.loop import Training, TrainingSet, finish, train_together
 from pmal._engine.optimizers import learning_rate, make_optimizer
 from pmal._engine.steps import EagerStep, Objective
 from pmal._runtime.seeds import seeded, stream
@@ -143,8 +143,8 @@ def change_head(first: Classifier, job: Job) -> Classifier:
             model = with_head(first, final_head(config))
         if job.method.second:
             network, loss = make_learner(model, config, job.flip, seed)
-            steps = config.second_training
-            train("optimization", network, loss, data, steps, seed=seed, folder=folder, session=session)
+            training = Training("optimization", network, loss, seed, folder)
+            train_together("optimization", [training], data, config.second_training, session)
         save_classifier(place, model, data.digest, ranks)
     finish(folder, ranks)
     return load_classifier(place, session.device, first.spec.class_names, data.digest, ranks)
