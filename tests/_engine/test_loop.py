@@ -24,6 +24,7 @@ from pmal._runtime.session import Session
 from pmal._runtime.signals import deferred_signals
 from pmal._runtime.tensors import has_tensors, load_tensors, save_tensors
 from pmal.config import Resources, TrainingConfig
+from pmal.data.decoding.fitting import ImageShape
 from pmal.data.decoding.loading import SampleDataset
 from pmal.data.feeding.batches import ResidentImages, StreamedImages
 from pmal.data.samples import ArrayStore, Samples
@@ -127,7 +128,7 @@ def test_streamed_and_killed_it_ends_with_the_same_bits_as_from_memory(data, tmp
     samples = Samples.whole(ArrayStore("x", pixels), data.labels.numpy(), ("dark", "bright"))
 
     def streamed(workers):
-        images = StreamedImages(SampleDataset(samples, 4, 1), CPU, workers)
+        images = StreamedImages(SampleDataset(samples, ImageShape(4, 1)), CPU, workers)
         return dataclasses.replace(data, images=images)
 
     with pytest.raises(Killed):

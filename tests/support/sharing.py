@@ -26,6 +26,7 @@ from pmal.config import (
     RunConfig,
     TrainingConfig,
 )
+from pmal.data.decoding.fitting import ImageShape
 from pmal.data.feeding.batches import ResidentImages
 from pmal.data.feeding.parts import open_part
 from pmal.data.samples import BadImage, Samples
@@ -133,7 +134,7 @@ def opened(ranks):
     for name, limit in (("held", 8.0), ("streamed", 0.0)):
         session = Session(CPU, Resources(memory_limit=limit, workers=1), Silent(), ranks=ranks)
         part = open_part(
-            "train", Samples.whole(Damaged(), np.arange(12) % 3, ("a", "b", "c")), (8, 1), session
+            "train", Samples.whole(Damaged(), np.arange(12) % 3, ("a", "b", "c")), ImageShape(8, 1), session
         )
         found[f"{name} ids"] = torch.from_numpy(part.samples.ids)
         found[f"{name} labels"] = part.labels(CPU)
@@ -148,7 +149,7 @@ def kept(ranks, folder):
     resources = Resources(memory_limit=0.0, workers=1, cache=str(folder))
     session = Session(CPU, resources, Silent(), ranks=ranks)
     samples = Samples.whole(Damaged(), np.arange(12) % 3, ("a", "b", "c"))
-    images = open_part("train", samples, (8, 1), session).images
+    images = open_part("train", samples, ImageShape(8, 1), session).images
     list(images.stream([torch.arange(10)[ranks.share(10)]]))
     ranks.gather(None)  # both are done
     pixels = torch.zeros(10, 1, 8, 8, dtype=torch.uint8)

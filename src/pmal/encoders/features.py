@@ -177,7 +177,7 @@ def _decoded(
     samples: Samples, positions: Sequence[int], backbone: Backbone
 ) -> Iterator[tuple[Sequence[int], list[Read]]]:
     """Yield blocks of positions and what was read there; meanwhile the next block is read."""
-    read = fitting_reader(samples, *backbone.image_shape)
+    read = fitting_reader(samples, backbone.image_shape)
     size = BLOCK[next(backbone.parameters()).device.type]
 
     def attempt(position: int) -> Read:

@@ -54,6 +54,10 @@ class ClassifierSpec:
         """Type of the images; embeddings in their place, which are one pixel each, are floats."""
         return torch.float32 if self.image_size == 1 else torch.uint8
 
+    def blank(self, count: int, device: torch.device | str = "cpu") -> torch.Tensor:
+        """Return so many black images, as the network takes them."""
+        return torch.zeros(count, *self.image_shape.of_tensor, dtype=self.dtype, device=device)
+
 
 class Classifier(nn.Module):
     """Embedding and logits of images; the training set's normalization is part of it."""

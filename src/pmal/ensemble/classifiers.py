@@ -27,7 +27,7 @@ from pmal.ensemble.classifier import (
     save_classifier,
     with_head,
 )
-from pmal.ensemble.cost import network_cost
+from pmal.ensemble.cost import multiplications
 from pmal.ensemble.heads import final_head
 from pmal.ensemble.job import Job
 from pmal.errors import DataError, UsageError
@@ -103,7 +103,7 @@ def networks_at_once(
     if session.device.type != "cuda" or session.ranks.size > 1 or not is_resident(data.images):
         return 1
     with seeded(0, torch.device("cpu")):
-        each = network_cost(Classifier(spec)).multiplications
+        each = multiplications(Classifier(spec))
     return AT_ONCE if each * min(config.batch_size, len(data.images)) <= LARGEST_STEP else 1
 
 
@@ -164,11 +164,10 @@ def rehearse(spec: ClassifierSpec, config: RunConfig) -> None:
 
 
 def _rehearse(spec: ClassifierSpec, config: RunConfig) -> None:
-    images = torch.zeros(2, spec.channels, spec.image_size, spec.image_size, dtype=spec.dtype)
     heads = [spec.head, *([final_head(config)] if METHODS[config.method].final else [])]
     learning_rate(config.training.epochs, 1, config.training)
     for head in heads:
-        trial_step(replace(spec, head=head), config)(images)
+        trial_step(replace(spec, head=head), config)(spec.blank(2))
 
 
 def trial_step(spec: ClassifierSpec, config: RunConfig) -> Callable[[torch.Tensor], None]:

@@ -76,7 +76,7 @@ def embed_images(
     embed = embed or model.embed
     plan = sequential_plan(len(images), batch_size or batch_for(model))
     shares = [plan[share] for share in ranks.shares(len(plan))]
-    own, spec = shares[ranks.rank], model.spec
+    own = shares[ranks.rank]
     report, outputs = ranks.for_all(advance) if advance else None, []
     with full_precision():
         for batch in images.stream(own) if own else ():
@@ -84,9 +84,8 @@ def embed_images(
             if report:
                 report(len(batch))
         if not outputs:  # a process without a share takes part in the exchange all the same
-            size = (1, spec.channels, spec.image_size, spec.image_size)
-            blank = torch.zeros(size, dtype=spec.dtype, device=model.mean.device)
-            outputs.append(tuple(_plain(tensor, to)[:0] for tensor in embed(blank)))
+            blank = embed(model.spec.blank(1, model.mean.device))
+            outputs.append(tuple(_plain(tensor, to)[:0] for tensor in blank))
     counts = [sum(map(len, share)) for share in shares]
     columns = (torch.cat(tensors) for tensors in zip(*outputs, strict=True))
     return tuple(ranks.gather_rows(column, counts) for column in columns)

@@ -400,7 +400,7 @@ class OpenSetModel:
 
     def _check_images(self, images: Tensor) -> None:
         spec = self.classifier.spec
-        expected = (spec.channels, spec.image_size, spec.image_size)
+        expected = spec.image_shape.of_tensor
         if tuple(images.shape[1:]) != expected or images.dtype != spec.dtype:
             got, wanted = f"{images.dtype} of shape {tuple(images.shape)}", f"{spec.dtype} (B, C, H, W)"
             raise DataError(f"images are {got}: this model takes {wanted} with {expected}")
