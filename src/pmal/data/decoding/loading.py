@@ -125,30 +125,23 @@ def probe_shape(samples: Samples, limit: int = 64) -> tuple[int, int]:
     return (sides.pop() if len(sides) == 1 else MIXED_SIZE), channels
 
 
-def check_quarantine(
-    quarantine: Sequence[BadSample],
-    total: int,
-    where: str,
-    max_share: float = MAX_UNREADABLE,
-    unit: str = "images",
-) -> None:
+def check_quarantine(quarantine: Sequence[BadSample], total: int, where: str, unit: str = "images") -> None:
     """Reject a part with too many unreadable samples: then the cause is not a few bad files.
 
     Args:
         quarantine: the unreadable samples.
         total: number of all samples of the part.
         where: the part, for the message.
-        max_share: largest share of unreadable samples.
         unit: what the samples are called in the message.
 
     Raises:
-        DataError: the share is larger.
+        DataError: more than a fifth are unreadable.
     """
-    if len(quarantine) > max_share * total:
+    if len(quarantine) > MAX_UNREADABLE * total:
         first = quarantine[0]
         raise DataError(
             f"{where}: {len(quarantine)} of {total} {unit} unreadable (first: {first.name}: {first.reason}), "
-            f"more than {100 * max_share:g} %: repair or remove them"
+            f"more than {100 * MAX_UNREADABLE:g} %: repair or remove them"
         )
 
 
