@@ -101,6 +101,11 @@ class Classifier(nn.Module):
                 parameter.data = parameter.data.to(memory_format=torch.channels_last)
         return self
 
+    @property
+    def is_channels_last(self) -> bool:
+        """Whether its convolution weights are laid out so."""
+        return any(weight.dim() == 4 and not weight.is_contiguous() for weight in self.parameters())
+
     def forward(self, normalized_BCHW: torch.Tensor) -> torch.Tensor:
         """Return logits of normalized images: what is trained."""
         logits_BK: torch.Tensor = self.head(self.encoder(normalized_BCHW))

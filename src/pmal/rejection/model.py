@@ -114,6 +114,11 @@ class OpenSetModel:
         return len(self.class_names) - len(self.classifier.spec.class_names)
 
     @property
+    def has_threshold(self) -> bool:
+        """Whether it can reject: by held-out images, or by a threshold that was set."""
+        return self.calibration is not None or self.rule.threshold is not None
+
+    @property
     def score_names(self) -> tuple[str, ...]:
         """The scores that this model can be asked for; of those of plugins, the one that it rejects by."""
         names = [*LOGIT_SCORES, *self.classifier.head.own_scores]

@@ -149,7 +149,7 @@ def answer_tests(run: Path, config: RunConfig, model: OpenSetModel, task: Task, 
         kept = kept_answers(run, 1, chosen)
         first = load_classifiers(run / "classifiers", 1, task.class_names, session)[0]
         softmax = _softmax_answers(_joined(kept or _embed(first, opened(), session)))
-    answers = model.answer_embedded(z, logits, far) if _has_threshold(model) else None
+    answers = model.answer_embedded(z, logits, far) if model.has_threshold else None
     return Measured(
         known=chosen["test"],
         unknown=chosen.get("unknown"),
@@ -241,10 +241,6 @@ def _decided(answers: Answers) -> Decided:
 
 def _arrays(scores: Mapping[str, torch.Tensor]) -> dict[str, Floats]:
     return {name: score.double().numpy() for name, score in scores.items()}
-
-
-def _has_threshold(model: OpenSetModel) -> bool:
-    return model.calibration is not None or model.rule.threshold is not None
 
 
 def _thresholds(model: OpenSetModel) -> dict[str, float]:
