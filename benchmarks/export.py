@@ -45,8 +45,7 @@ def measure(model: OpenSetModel, run: Path, score: str) -> dict[str, Any]:
     runtime = OnnxModel(exported.data, "exported", threads=1)
     spec, task = model.classifier.spec, open_task(read_config(run).data, None)
     parts = [part for part in (task.test, task.unknown) if part is not None]
-    shape = {"size": spec.image_size, "channels": spec.channels}
-    images = torch.cat([load_images(part, **shape).images for part in parts])
+    images = torch.cat([load_images(part, spec.image_shape).images for part in parts])
     labels = model.answer(images).labels.numpy()
     row: dict[str, Any] = {
         "score": score,

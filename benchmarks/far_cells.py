@@ -26,6 +26,7 @@ from pmal.benchmark.far.comparison import MOST, FarOptions, measure_runs
 from pmal.benchmark.far.far_sets import open_far_set
 from pmal.benchmark.far.far_text import far_text
 from pmal.config import Resources
+from pmal.data.decoding.fitting import ImageShape
 from pmal.data.decoding.loading import load_images
 from pmal.errors import UsageError
 
@@ -61,7 +62,7 @@ def pack(folder: Path, data_root: str | None, most: int = MOST) -> None:
         samples, line = open_far_set(name, "cifar10", (), data_root, most)
         if samples is None:
             raise UsageError(line)
-        pixels = load_images(samples, size=SIDE, channels=3).images.numpy()
+        pixels = load_images(samples, ImageShape(SIDE, 3)).images.numpy()
         names = np.array(samples.class_names)
         np.savez_compressed(folder / name, images=pixels, labels=samples.labels, class_names=names)
 

@@ -72,7 +72,7 @@ def some(samples: Samples, count: int) -> Samples:
 
 @torch.no_grad()
 def embed(backbone: Backbone, samples: Samples, batch: int = 64) -> np.ndarray:
-    read, blocks = fitting_reader(samples, *backbone.image_shape), []
+    read, blocks = fitting_reader(samples, backbone.image_shape), []
     for start in range(0, len(samples), batch):
         positions = range(start, min(start + batch, len(samples)))
         pixels = torch.from_numpy(np.stack([read(position) for position in positions]))

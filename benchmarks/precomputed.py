@@ -22,6 +22,7 @@ from sklearn.preprocessing import StandardScaler
 from pmal import OpenSetClassifier, auroc
 from pmal._runtime.files import make_folder, write_json
 from pmal._runtime.manifest import describe_environment
+from pmal.data.decoding.fitting import ImageShape
 from pmal.data.decoding.loading import load_images
 from pmal.data.sources.readers import open_source
 from pmal.rejection.scores import neighbor_score
@@ -74,7 +75,7 @@ def problems(data_root):
     if data_root:
         source, random = open_source("mnist", data_root), np.random.default_rng(0)
         parts = [p.at(random.permutation(len(p))[:n]) for p, n in ((source.train, 6000), (source.test, 3000))]
-        pixels = [load_images(p, size=28, channels=1).images.flatten(1).numpy() / 255 for p in parts]
+        pixels = [load_images(p, ImageShape(28, 1)).images.flatten(1).numpy() / 255 for p in parts]
         pca = PCA(64, random_state=0).fit(pixels[0])
         train, test = (pca.transform(part) for part in pixels)
         yield "MNIST, 64 principal components", train, parts[0].labels, test, parts[1].labels

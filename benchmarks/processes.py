@@ -24,6 +24,7 @@ import torch
 from benchmarks.synthetic import write_pictures
 from pmal._runtime.files import make_folder, write_json
 from pmal._runtime.manifest import describe_environment
+from pmal.data.decoding.fitting import ImageShape
 from pmal.data.decoding.loading import MANY_IMAGES, SampleDataset, verify_images
 from pmal.data.feeding.workers import Workers
 from pmal.data.samples import Samples
@@ -41,7 +42,8 @@ def samples_of(folder: str, files: list[str], count: int) -> Samples:
 
 def measure(folder: str) -> dict[str, float]:
     files = write_pictures(folder, DISTINCT)
-    dataset, plan = SampleDataset(samples_of(folder, files, NAMES), 224, 3), torch.arange(PROCESSES).split(1)
+    dataset = SampleDataset(samples_of(folder, files, NAMES), ImageShape(224, 3))
+    plan = torch.arange(PROCESSES).split(1)
     verified = samples_of(folder, files, VERIFIED)
 
     def start() -> None:

@@ -38,6 +38,7 @@ from pmal._runtime.session import Session
 from pmal.config import DataConfig, EncoderConfig, Resources, RunConfig, TrainingConfig
 from pmal.data.decoding.decode import decode, decode_fitted, fit_to, verify
 from pmal.data.decoding.decoded import DecodedImages, scratch_file
+from pmal.data.decoding.fitting import ImageShape
 from pmal.data.decoding.loading import SampleDataset, load_images, verify_images
 from pmal.data.feeding.batches import ImageBatches, ResidentImages, StreamedImages, sequential_plan
 from pmal.data.feeding.parts import STATISTICS_LIMIT, training_statistics
@@ -126,7 +127,7 @@ def loader_rows(folder: str, pictures: int, workers: int, repeat: int) -> list[d
     files = write_pictures(folder, pictures)
     size, plan = 224, sequential_plan(pictures, 64)
     samples = Samples.whole(FileStore(folder, files), np.zeros(pictures, np.int64), ("all",))
-    streamed = StreamedImages(SampleDataset(samples, size, 3), torch.device("cpu"), workers)
+    streamed = StreamedImages(SampleDataset(samples, ImageShape(size, 3)), torch.device("cpu"), workers)
     plain = DataLoader(
         PlainDataset([os.path.join(folder, file) for file in files], size),
         batch_size=64,
@@ -269,7 +270,8 @@ def train_epochs(
     session = Session(device, Resources(checkpoint_seconds=1e9), Silent())
     _, objective = make_learner(model, config, flip=True, seed=0)
     with tempfile.TemporaryDirectory() as name, mock.patch.object(training, "COMPILE_SECONDS", 0):
-        training.train("net", model, objective, data, settings, seed=0, folder=Path(name), session=session)
+        one = training.Training("net", model, objective, 0, Path(name))
+        training.train_together("net", [one], data, settings, session)
     return {"device_gib": torch.cuda.max_memory_allocated() / 2**30} if device.type == "cuda" else {}
 
 
@@ -283,9 +285,10 @@ def run_train(options: argparse.Namespace) -> dict[str, Any]:
         begin = time.perf_counter()
         verify_images(samples, workers=options.workers)
         verified = options.images / (time.perf_counter() - begin)
-        few = load_images(samples.at(np.arange(options.distinct)), size=options.size, channels=3).images
+        fitting = ImageShape(options.size, 3)
+        few = load_images(samples.at(np.arange(options.distinct)), fitting).images
         resident = Repeated(few, options.images, device)
-        streamed = StreamedImages(SampleDataset(samples, options.size, 3), device, options.workers)
+        streamed = StreamedImages(SampleDataset(samples, fitting), device, options.workers)
         list(streamed.stream(sequential_plan(options.workers, 1)))  # workers take seconds to start
         shape = (options.images, 3, options.size, options.size)
         kept = DecodedImages(streamed, scratch_file(Path(folder), shape))

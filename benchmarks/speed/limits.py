@@ -9,7 +9,7 @@ import torch
 from benchmarks.speed.training_cost import training_cost
 from pmal._runtime.devices import choose_precision
 from pmal.ensemble.classifier import Classifier
-from pmal.ensemble.cost import network_cost
+from pmal.ensemble.cost import multiplications
 from pmal.speed.contestants import Case
 from pmal.speed.timing import Stopwatch, Work, in_turns
 
@@ -68,7 +68,7 @@ def training_limits(case: Case, row: Row, limits: Limits, device: torch.device) 
 
 def prediction_limits(case: Case, row: Row, limits: Limits) -> Row:
     """Return how much of the device's matrix products the answers of a row use."""
-    flops = network_cost(_network(case)).forward_flops
+    flops = 2 * multiplications(_network(case))
     # Matrix products of float16 and bfloat16 have the same rate.
     peak = limits.flops["float32" if row["precision"] == "float32" else "bfloat16"]
     return {"gflops_per_image": flops / 1e9, "share_of_peak": flops * row["images_per_s"] / peak}

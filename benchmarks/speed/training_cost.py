@@ -8,7 +8,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from pmal.encoders.adapters import evaluating
 from pmal.ensemble.classifier import Classifier
-from pmal.ensemble.cost import black_image
 
 
 class TrainingCost(NamedTuple):
@@ -40,6 +39,6 @@ def training_cost(network: Classifier) -> TrainingCost:
     for module in network.modules():
         module.register_forward_hook(count)
     with evaluating(network), torch.enable_grad(), FlopCounterMode(display=False) as counter:
-        _, logits = network.embed(black_image(network))
+        _, logits = network.embed(network.spec.blank(1, network.mean.device))
         torch.autograd.backward(logits.sum())
     return TrainingCost(counter.get_total_flops(), numbers)

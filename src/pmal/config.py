@@ -15,7 +15,7 @@ import textwrap
 import tomllib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -27,51 +27,37 @@ Config = TypeVar("Config")
 
 
 @dataclass(frozen=True)
-class Within:
-    """The values that a number may have: from `low` (not equal to it if `above`) to below `end`."""
+class Allowed:
+    """What a value may be: a test of it, and the words for what it must be."""
 
-    low: float
-    end: float = math.inf
-    above: bool = False
-
-    def allows(self, value: float) -> bool:
-        # Written so that NaN is never allowed.
-        return (value > self.low if self.above else value >= self.low) and value < self.end
+    allows: Callable[[Any], bool]
+    words: str
 
     def __str__(self) -> str:
-        start = f"above {self.low:g}" if self.above else f"{self.low:g} or more"
-        return start if self.end == math.inf else f"{start}, below {self.end:g}"
+        return self.words
 
 
-@dataclass(frozen=True)
-class OneOf:
-    """The names that a setting may have."""
-
-    names: tuple[str, ...]
-
-    def allows(self, value: str) -> bool:
-        return value in self.names
-
-    def __str__(self) -> str:
-        return " or ".join(self.names)
+def within(low: float, end: float = math.inf, above: bool = False) -> Allowed:
+    """Return the numbers from `low` (not equal to it if `above`) to below `end`; NaN is never among them."""
+    start = f"above {low:g}" if above else f"{low:g} or more"
+    words = start if end == math.inf else f"{start}, below {end:g}"
+    return Allowed(lambda value: (value > low if above else value >= low) and value < end, words)
 
 
-@dataclass(frozen=True)
-class ZeroOr:
-    """0, which leaves the choice to the program, or a number within the given values."""
-
-    values: Within
-
-    def allows(self, value: float) -> bool:
-        return value == 0 or self.values.allows(value)
-
-    def __str__(self) -> str:
-        return f"0, or {self.values}"
+def one_of(*values: Any) -> Allowed:
+    """Return these values, each of its own type alone."""
+    words = " or ".join(str(one).lower() if isinstance(one, bool) else str(one) for one in values)
+    return Allowed(lambda value: any(type(value) is type(one) and value == one for one in values), words)
 
 
-Count = Annotated[int, Within(1)]
-Share = Annotated[float, Within(0, 1)]
-TEMPERATURES = Within(1e-100, 1e100)
+def zero_or(allowed: Allowed) -> Allowed:
+    """Return 0, which leaves the choice to the program, and what else is allowed."""
+    return Allowed(lambda value: value == 0 or allowed.allows(value), f"0, or {allowed}")
+
+
+Count = Annotated[int, within(1)]
+Share = Annotated[float, within(0, 1)]
+TEMPERATURES = within(1e-100, 1e100)
 """Temperatures of the robustness exp(-x / temperature). Beyond these, its logarithm overflows."""
 
 
@@ -93,25 +79,25 @@ class DataConfig(Checked):
     """A data set's name, a folder of class folders, a Parquet file or folder, an .npz file, or embeddings."""
     family: str = "auto"
     """arpl, neal, paper, first, lt, random, named, all. Auto: arpl, or what the set has; all for own data."""
-    split: Annotated[int, Within(0)] = 0
+    split: Annotated[int, within(0)] = 0
     """Index of the split in its family; for family random, the seed of the draw."""
     known: tuple[str, ...] = ()
     """Names of the known classes (family named)."""
-    num_known: Annotated[int, Within(0)] = 0
+    num_known: Annotated[int, within(0)] = 0
     """How many classes are known (family random). 0: six tenths of them."""
-    image_size: Annotated[int, Within(0)] = 0
+    image_size: Annotated[int, within(0)] = 0
     """Side of the square images in pixels. 0: the images' own size, or 64 if they differ."""
     augmentation: str = "standard"
     """none, standard (crop, flip), strong (affine, color, cutout too), randaugment-0 to -30 or imagenet."""
     flip: str = "auto"
     """Mirror images: yes, no, or auto (not for digits)."""
-    limit: Annotated[int, Within(0)] = 0
+    limit: Annotated[int, within(0)] = 0
     """At most so many training images per class, the same ones in every run. 0: all."""
-    long_tail: Annotated[float, ZeroOr(Within(1))] = 0.0
+    long_tail: Annotated[float, zero_or(within(1))] = 0.0
     """Draw a long tail: the largest class keeps so many times the training images of the smallest. 0: no."""
     held_out: Share = 0.1
     """Share of each class held out for the threshold; at least 40 images, or a third, in all. 0: none."""
-    folds: Annotated[int, ZeroOr(Within(2))] = 0
+    folds: Annotated[int, zero_or(within(2))] = 0
     """Parts held out in turn, of up to 2,000 images: the model learns from all of them. 0: none."""
 
 
@@ -143,15 +129,15 @@ class EncoderConfig(Checked):
     """A .safetensors file with the encoder's weights: a pretrained one stays so, others begin with them."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options of that encoder."""
-    finetune: Annotated[str, OneOf(("none", "last", "all"))] = "none"
+    finetune: Annotated[str, one_of("none", "last", "all")] = "none"
     """Train a pretrained network further on your images: none, last (its last quarter) or all of it."""
     finetune_epochs: Count = 10
     """Passes of fine-tuning over the training set."""
-    finetune_rate: Annotated[float, Within(0, above=True)] = 0.01
+    finetune_rate: Annotated[float, within(0, above=True)] = 0.01
     """Peak learning rate of the layer that is new; that of a block falls with its distance from it."""
-    finetune_decay: Annotated[float, Within(0, 1, above=True)] = 0.8
+    finetune_decay: Annotated[float, within(0, 1, above=True)] = 0.8
     """Learning rate of a block as a share of that of the block after it."""
-    projection: Annotated[str, OneOf(("none", "linear"))] = "none"
+    projection: Annotated[str, one_of("none", "linear")] = "none"
     """none, or linear: one more linear layer after the pooling, so that embeddings are not rectified."""
     bias: bool = True
     """Give the linear classification head a bias."""
@@ -163,23 +149,23 @@ class TrainingConfig(Checked):
 
     epochs: Count = 100
     """Passes over the training set."""
-    min_steps: Annotated[int, Within(0)] = 0
+    min_steps: Annotated[int, within(0)] = 0
     """Small sets are passed over more often than `epochs`, until so many steps are done. 0: they are not."""
-    batch_size: Annotated[int, Within(2)] = 128
+    batch_size: Annotated[int, within(2)] = 128
     """Images per step."""
     optimizer: str = "sgd"
     """sgd (Nesterov) or adam."""
-    learning_rate: Annotated[float, Within(0, above=True)] = 0.1
+    learning_rate: Annotated[float, within(0, above=True)] = 0.1
     """Peak learning rate."""
     momentum: Share = 0.9
     """Momentum of SGD; first beta of Adam."""
-    weight_decay: Annotated[float, Within(0)] = 5e-4
+    weight_decay: Annotated[float, within(0)] = 5e-4
     """L2 penalty on all weights."""
     schedule: str = "cosine"
     """cosine (to zero), or steps (times 0.1 every `step_epochs`)."""
-    warmup_epochs: Annotated[float, Within(0)] = 5.0
+    warmup_epochs: Annotated[float, within(0)] = 5.0
     """Epochs of linear warm-up of the learning rate; at most a fifth of the training."""
-    restarts: Annotated[int, Within(0)] = 0
+    restarts: Annotated[int, within(0)] = 0
     """How often the schedule cosine starts again from the peak, after equal parts of the training."""
     step_epochs: Count = 120
     """Epochs between two drops of the schedule steps."""
@@ -197,7 +183,7 @@ class TrainingConfig(Checked):
 class EnsembleConfig(Checked):
     """The independently seeded classifiers."""
 
-    size: Annotated[int, Within(0)] = 0
+    size: Annotated[int, within(0)] = 0
     """How many classifiers are trained. 0: two for pmal, one for other methods."""
 
 
@@ -207,7 +193,7 @@ class MiningConfig(Checked):
 
     per_class: Count = 10
     """Prototypes per class."""
-    epsilon: Annotated[float, Within(0)] = 0.7
+    epsilon: Annotated[float, within(0)] = 0.7
     """Candidates have at least this share of the quality of their class's best."""
     quality: str = "topology"
     """topology, probability, ensemble, mc-dropout, logit or none."""
@@ -215,11 +201,11 @@ class MiningConfig(Checked):
     """gap (Algorithm 1), random, kmeans, kcenter or none."""
     topology: str = "unit"
     """unit, rms or literal (the paper's text)."""
-    temperature: Annotated[float, ZeroOr(TEMPERATURES)] = 0.0
+    temperature: Annotated[float, zero_or(TEMPERATURES)] = 0.0
     """What a difference of topology is divided by before the exponent. 0: the median."""
-    precision: Annotated[str, OneOf(("exact", "fast"))] = "exact"
+    precision: Annotated[str, one_of("exact", "fast")] = "exact"
     """exact, or fast: fewer digits if the device gains time by it."""
-    landmarks: Annotated[int, ZeroOr(Within(2))] = 0
+    landmarks: Annotated[int, zero_or(within(2))] = 0
     """Estimate the topology from so many random samples. 0: from all."""
 
 
@@ -227,21 +213,21 @@ class MiningConfig(Checked):
 class OptimizationConfig(Checked):
     """The second training, which pulls samples to their class's prototypes and away from the others'."""
 
-    epochs: Annotated[int, Within(0)] = 0
+    epochs: Annotated[int, within(0)] = 0
     """Passes of the second training over the training set. 0: as many as training.epochs."""
-    learning_rate: Annotated[float, ZeroOr(Within(0, above=True))] = 0.0
+    learning_rate: Annotated[float, zero_or(within(0, above=True))] = 0.0
     """Peak learning rate of the second training. 0: training.learning_rate."""
-    margin: Annotated[float, Within(0)] = 0.5
+    margin: Annotated[float, within(0)] = 0.5
     """By how much a sample shall be nearer to its own class's prototypes than to any other's (0 to 2)."""
-    temperature: Annotated[float, ZeroOr(Within(1e-4))] = 0.0
+    temperature: Annotated[float, zero_or(within(1e-4))] = 0.0
     """Temperature of the loss. At 0, the paper's hinge, only the nearest other class counts; else all do."""
-    weight: Annotated[float, Within(0)] = 1.0
+    weight: Annotated[float, within(0)] = 1.0
     """Weight of the prototype loss next to the cross entropy."""
-    distance: Annotated[str, OneOf(("point-to-set", "nearest"))] = "point-to-set"
+    distance: Annotated[str, one_of("point-to-set", "nearest")] = "point-to-set"
     """point-to-set (attention over a class's prototypes) or nearest (the nearest prototype alone)."""
-    init: Annotated[str, OneOf(("warm", "scratch"))] = "warm"
+    init: Annotated[str, one_of("warm", "scratch")] = "warm"
     """warm (from the first classifier) or scratch (from new random weights)."""
-    refresh: Annotated[int, Within(0)] = 0
+    refresh: Annotated[int, within(0)] = 0
     """Prototypes embedded again at each step, in turn. 0: all up to two batches of them, else one batch."""
 
 
@@ -251,7 +237,7 @@ class RejectionConfig(Checked):
 
     score: str = "auto"
     """The score to reject by, such as logit or distance. Auto: combined for pmal, else the paper's."""
-    accept: Annotated[float, Within(0, 1, above=True)] = 0.95
+    accept: Annotated[float, within(0, 1, above=True)] = 0.95
     """Share of known images that the threshold accepts at least."""
     per_class: bool = False
     """One threshold per predicted class instead of one for all."""
@@ -265,7 +251,7 @@ class RunConfig(Checked):
     """The open-set method: pmal, softmax, or one of those that it is compared with."""
     method_options: Mapping[str, Any] = field(default_factory=dict)
     """Options of a method to compare with; its own page says which it has."""
-    seed: Annotated[int, Within(0)] = 0
+    seed: Annotated[int, within(0)] = 0
     """Every random stream of the run comes from this number."""
     data: DataConfig = field(default_factory=DataConfig)
     encoder: EncoderConfig = field(default_factory=EncoderConfig)

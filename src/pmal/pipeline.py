@@ -44,8 +44,7 @@ from pmal.rejection.building import build_model, check_score, for_images
 from pmal.rejection.bundle.saving import load_model, save_model
 from pmal.rejection.calibration.folding import calibrate_in_turn
 from pmal.reporting.about import describe
-from pmal.reporting.evaluation import check_unchanged, measure_model
-from pmal.reporting.frozen import measure_frozen
+from pmal.reporting.evaluation import check_unchanged, measure_frozen, measure_model
 from pmal.reporting.image_passes import image_passes
 from pmal.reporting.kept_answers import keep_answers
 from pmal.run.run_folder import RunFolder, check_sums, open_run, read_config

@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from pmal._engine import loop as training
-from pmal._engine.loop import TrainingSet, finish, train
+from pmal._engine.loop import Training, TrainingSet, finish, train_together
 from pmal._engine.optimizers import learning_rate
 from pmal._runtime.processes.ranks import Ranks
 from pmal._runtime.progress import Silent
@@ -24,6 +24,7 @@ from pmal._runtime.session import Session
 from pmal._runtime.signals import deferred_signals
 from pmal._runtime.tensors import has_tensors, load_tensors, save_tensors
 from pmal.config import Resources, TrainingConfig
+from pmal.data.decoding.fitting import ImageShape
 from pmal.data.decoding.loading import SampleDataset
 from pmal.data.feeding.batches import ResidentImages, StreamedImages
 from pmal.data.samples import ArrayStore, Samples
@@ -64,10 +65,18 @@ def objective_of(model, before_step=None):
     return objective
 
 
+def train(model, objective, data, folder, session, config=CONFIG, seed=5):
+    train_together("net", [Training("net", model, objective, seed, folder)], data, config, session)
+
+
+def loop_of(objective, data, folder, session):
+    return training._Loop(Training("net", make_model(), objective, 5, folder), data, CONFIG, session)
+
+
 def run(data, folder, config=CONFIG, before_step=None, model=None, **session):
     model = model or make_model()
     objective = objective_of(model, before_step)
-    train("net", model, objective, data, config, seed=5, folder=folder, session=make_session(**session))
+    train(model, objective, data, folder, make_session(**session), config)
     return model
 
 
@@ -119,7 +128,7 @@ def test_streamed_and_killed_it_ends_with_the_same_bits_as_from_memory(data, tmp
     samples = Samples.whole(ArrayStore("x", pixels), data.labels.numpy(), ("dark", "bright"))
 
     def streamed(workers):
-        images = StreamedImages(SampleDataset(samples, 4, 1), CPU, workers)
+        images = StreamedImages(SampleDataset(samples, ImageShape(4, 1)), CPU, workers)
         return dataclasses.replace(data, images=images)
 
     with pytest.raises(Killed):
@@ -154,7 +163,7 @@ def test_an_epoch_is_logged_with_its_mean_loss_and_the_rate_of_its_last_step(dat
         losses.append(float(loss.detach()))
         return loss
 
-    train("net", model, objective, data, CONFIG, seed=5, folder=tmp_path, session=make_session(log=log))
+    train(model, objective, data, tmp_path, make_session(log=log))
     for number, event in enumerate(log):
         assert event["epoch"] == number + 1
         assert event["loss"] == pytest.approx(np.mean(losses[4 * number : 4 * number + 4]))
@@ -216,7 +225,7 @@ def test_an_update_that_breaks_the_weights_after_the_last_loss_is_told(data, tmp
 
 def test_a_late_look_at_the_losses_names_the_right_step(data, tmp_path):
     """On a GPU the losses are looked at every few steps only: the report must not be off by the delay."""
-    loop = training._Loop("net", make_model(), None, data, CONFIG, 5, tmp_path / "checkpoint", make_session())
+    loop = loop_of(None, data, tmp_path, make_session())
     for step, loss in enumerate([0.5, 0.4, float("inf"), 0.2]):
         loop.unchecked.append((torch.tensor([step, 60 + step]), torch.tensor(loss)))
     loop.step = 14
@@ -245,7 +254,7 @@ def test_a_step_is_captured_by_all_processes_or_by_none(data, tmp_path, monkeypa
     display = Silent()
     display.say = said.append
     session = Session(CPU, Resources(), display, ranks=Others())
-    loop = training._Loop("net", make_model(), None, data, CONFIG, 5, tmp_path / "checkpoint", session)
+    loop = loop_of(None, data, tmp_path, session)
     loop.device = torch.device("cuda")
     monkeypatch.setattr(training, "GraphStep", Captured)
     assert isinstance(loop.choose_step(None, None), Captured) == (not fails and not others_fail)
@@ -254,7 +263,7 @@ def test_a_step_is_captured_by_all_processes_or_by_none(data, tmp_path, monkeypa
 
 
 def test_a_second_signal_while_a_step_is_captured_is_no_fault_of_the_step(data, tmp_path, monkeypatch):
-    loop = training._Loop("net", make_model(), None, data, CONFIG, 5, tmp_path / "it", make_session())
+    loop = loop_of(None, data, tmp_path, make_session())
     loop.device = torch.device("cuda")
     monkeypatch.setattr(training, "GraphStep", lambda *_: signal.raise_signal(signal.SIGINT))
     with deferred_signals():
@@ -277,7 +286,7 @@ def test_a_step_that_the_compiler_fails_at_is_captured_as_it_is_written(data, tm
     said, display = [], Silent()
     display.say = said.append
     session = Session(CPU, Resources(), display)
-    loop = training._Loop("net", make_model(), "plain", data, CONFIG, 5, tmp_path / "checkpoint", session)
+    loop = loop_of("plain", data, tmp_path, session)
     loop.device = torch.device("cuda")
     monkeypatch.setattr(training, "COMPILE_SECONDS", 0)
     monkeypatch.setattr(training, "compiled", lambda objective: "compiled")
@@ -300,7 +309,7 @@ def test_a_step_is_compiled_where_the_rest_of_the_training_takes_long(
 
     monkeypatch.setattr(training, "compiled", lambda objective: "compiled")
     monkeypatch.setattr(training, "GraphStep", Captured)
-    loop = training._Loop("net", make_model(), "plain", data, CONFIG, 5, tmp_path / "it", make_session())
+    loop = loop_of("plain", data, tmp_path, make_session())
     loop.device, loop.step = torch.device("cuda"), steps_done  # of 16
     assert loop.choose_step(None, None).objective == expected
 
@@ -321,7 +330,7 @@ def test_a_step_is_compiled_by_all_processes_or_by_none(data, tmp_path, monkeypa
         training, "GraphStep", lambda step, *_: types.SimpleNamespace(of=step, seconds=lambda *_: 0.0)
     )
     session = Session(CPU, Resources(), Silent(), ranks=Others())
-    loop = training._Loop("net", make_model(), "plain", data, CONFIG, 5, tmp_path / "it", session)
+    loop = loop_of("plain", data, tmp_path, session)
     loop.device = torch.device("cuda")
     assert loop.choose_step(None, None).of.objective == "plain"
 
@@ -362,7 +371,7 @@ def test_every_sample_is_seen_at_most_once_an_epoch(data, tmp_path):
         seen.append(images.clone())
         return cross_entropy(model(images.flatten(1) / 255), labels)
 
-    train("net", model, objective, data, CONFIG, seed=5, folder=tmp_path, session=make_session())
+    train(model, objective, data, tmp_path, make_session())
     assert len(seen) == 16
     epochs = [torch.cat(seen[i : i + 4]).flatten(1) for i in range(0, 16, 4)]
     assert all(len(torch.unique(epoch, dim=0)) == 64 for epoch in epochs)
@@ -381,14 +390,10 @@ def test_seeds_differ_and_the_callers_randomness_is_untouched(data, tmp_path):
     expected = torch.rand(2)
     first = make_model()
     torch.manual_seed(3)
-    train(
-        "a", first, objective_of(first), data, CONFIG, seed=1, folder=tmp_path / "a", session=make_session()
-    )
+    train(first, objective_of(first), data, tmp_path / "a", make_session(), seed=1)
     assert torch.equal(torch.rand(2), expected)
     second = make_model()
-    train(
-        "b", second, objective_of(second), data, CONFIG, seed=2, folder=tmp_path / "b", session=make_session()
-    )
+    train(second, objective_of(second), data, tmp_path / "b", make_session(), seed=2)
     assert not same(first, second)
 
 

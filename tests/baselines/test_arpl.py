@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pmal._engine.loop import TrainingSet, train
+from pmal._engine.loop import Training, TrainingSet, train_together
 from pmal._runtime.progress import Silent
 from pmal._runtime.session import Session
 from pmal.baselines.confusing_samples import embed_apart
@@ -158,7 +158,8 @@ def run(folder, die_at=None, checkpoint_seconds=1e9):
     x, labels = images()
     data = TrainingSet(ResidentImages(x, CPU), labels, np.arange(len(x)))
     session = Session(CPU, Resources(checkpoint_seconds=checkpoint_seconds), Silent())
-    train("net", network, watched, data, CONFIG.training, seed=5, folder=folder, session=session)
+    training = Training("net", network, watched, 5, folder)
+    train_together("net", [training], data, CONFIG.training, session)
     return network.state_dict()
 
 

@@ -11,6 +11,7 @@ from pmal._runtime.session import open_session
 from pmal.benchmark.cells.running import Places, run_cell
 from pmal.benchmark.grid import Planned
 from pmal.config import Resources
+from pmal.data.decoding.fitting import ImageShape
 from pmal.errors import UsageError
 from tests.benchmark.ledgers import tiny
 
@@ -56,5 +57,5 @@ def test_packed_images_are_those_of_the_sets(real_data, tmp_path):
         assert packed.class_names == own.class_names
         assert packed.labels.tolist() == own.labels.tolist()
         for samples in (packed, own):
-            found = load_images(samples, size=32, channels=3).images
+            found = load_images(samples, ImageShape(32, 3)).images
             np.testing.assert_array_equal(found, np.load(tmp_path / f"{name}.npz")["images"])

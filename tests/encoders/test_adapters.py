@@ -101,7 +101,8 @@ def test_a_broken_promise_is_told():
 def fake_timm(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
     calls = []
 
-    def create_model(name: str, num_classes: int, in_chans: int) -> nn.Module:
+    def create_model(name: str, pretrained: bool, num_classes: int, in_chans: int) -> nn.Module:
+        assert not pretrained
         calls.append((name, num_classes, in_chans))
         if name == "missing":
             raise RuntimeError("Unknown model (missing)\nsecond line")

@@ -7,6 +7,7 @@ from pmal.config import EncoderConfig, Resources
 from pmal.data.feeding.batches import ResidentImages
 from pmal.data.feeding.parts import Part
 from pmal.data.samples import ArrayStore, Samples
+from pmal.ensemble import embeddings
 from pmal.ensemble.classifier import Classifier, ClassifierSpec, load_classifier, save_classifier
 from pmal.ensemble.embeddings import embed_images, embed_training_set, stored_embeddings
 from pmal.errors import DataError
@@ -35,10 +36,11 @@ def make(seed, bias=True):
     return Classifier(spec).eval()
 
 
-def test_embeddings_do_not_depend_on_the_batch_size(train):
+def test_embeddings_do_not_depend_on_the_batch_size(train, monkeypatch):
     model = make(0)
-    z, logits = embed_images(model, train.images, batch_size=7)
-    whole, _ = embed_images(model, train.images, batch_size=30)
+    whole, _ = embed_images(model, train.images)
+    monkeypatch.setattr(embeddings, "CPU_BATCH", 7)
+    z, logits = embed_images(model, train.images)
     torch.testing.assert_close(z, whole)
     torch.testing.assert_close(logits, z @ model.head.weight.T + model.head.bias)
 

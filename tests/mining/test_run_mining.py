@@ -13,7 +13,9 @@ from pmal.data.samples import ArrayStore, Samples
 from pmal.ensemble.embeddings import EmbeddedSet
 from pmal.errors import DataError
 from pmal.geometry import topology_robustness
-from pmal.mining import SampleQuality, mine_prototypes
+from pmal.mining import SampleQuality, mine_prototypes, run_mining
+from pmal.mining.run_mining import quality_of_images
+from tests.reporting.embedded import embedded_samples
 from tests.support.jobs import make_job
 
 
@@ -100,3 +102,42 @@ def test_what_mining_warned_of_stays_with_the_quality(tmp_path, embedded):
     _mine_run(samples, [spaces[0]] * 2, RunConfig(), tmp_path)
     [note] = SampleQuality.load(tmp_path / "quality").notes
     assert note.startswith("two spaces have the same topology")
+
+
+# -- which r the report and the audit go by --
+
+
+@pytest.fixture
+def session():
+    return open_session(Resources(device="cpu"))
+
+
+def test_what_mining_left_counts_for_the_same_samples_rule_and_embeddings_alone(
+    tmp_path, monkeypatch, session
+):
+    samples, embedded = embedded_samples()
+    measured = quality_of_images(embedded, samples, tmp_path, RunConfig(), session)
+    assert not list(tmp_path.iterdir())
+    measured.save(tmp_path / "quality")
+    again = []
+    monkeypatch.setattr(run_mining, "rate_images", lambda *words: again.append(words))
+    found = quality_of_images(embedded, samples, tmp_path, RunConfig(), session)
+    assert torch.equal(found.of(samples.ids), measured.log_r)
+    assert not again
+    others = dataclasses.replace(samples, ids=samples.ids + 1)
+    fresh = [dataclasses.replace(one, fresh=True) for one in embedded]
+    quality_of_images(embedded, others, tmp_path, RunConfig(), session)
+    quality_of_images(fresh, samples, tmp_path, RunConfig(), session)
+    probability = RunConfig(mining=MiningConfig(quality="probability"))
+    quality_of_images(embedded, samples, tmp_path, probability, session)
+    assert len(again) == 3
+
+
+def test_every_sample_keeps_its_r_whatever_the_order_of_the_ids(tmp_path, session):
+    samples, embedded = embedded_samples()
+    plain = quality_of_images(embedded, samples, tmp_path, RunConfig(), session)
+    order = np.random.default_rng(0).permutation(len(samples))
+    moved = [dataclasses.replace(one, z_ND=one.z_ND[order]) for one in embedded]
+    found = quality_of_images(moved, samples.at(order), tmp_path, RunConfig(), session)
+    assert torch.equal(found.ids, plain.ids)
+    torch.testing.assert_close(found.log_r, plain.log_r)

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from pmal._engine.batch_norm import synchronize
-from pmal._engine.loop import TrainingSet, train
+from pmal._engine.loop import Training, TrainingSet, train_together
 from pmal._engine.optimizers import make_optimizer
 from pmal._engine.steps import EagerStep
 from pmal._runtime.processes.torchrun import finish_rank, open_ranks
@@ -26,6 +26,7 @@ from pmal.config import (
     RunConfig,
     TrainingConfig,
 )
+from pmal.data.decoding.fitting import ImageShape
 from pmal.data.feeding.batches import ResidentImages
 from pmal.data.feeding.parts import open_part
 from pmal.data.samples import BadImage, Samples
@@ -133,7 +134,7 @@ def opened(ranks):
     for name, limit in (("held", 8.0), ("streamed", 0.0)):
         session = Session(CPU, Resources(memory_limit=limit, workers=1), Silent(), ranks=ranks)
         part = open_part(
-            "train", Samples.whole(Damaged(), np.arange(12) % 3, ("a", "b", "c")), (8, 1), session
+            "train", Samples.whole(Damaged(), np.arange(12) % 3, ("a", "b", "c")), ImageShape(8, 1), session
         )
         found[f"{name} ids"] = torch.from_numpy(part.samples.ids)
         found[f"{name} labels"] = part.labels(CPU)
@@ -148,7 +149,7 @@ def kept(ranks, folder):
     resources = Resources(memory_limit=0.0, workers=1, cache=str(folder))
     session = Session(CPU, resources, Silent(), ranks=ranks)
     samples = Samples.whole(Damaged(), np.arange(12) % 3, ("a", "b", "c"))
-    images = open_part("train", samples, (8, 1), session).images
+    images = open_part("train", samples, ImageShape(8, 1), session).images
     list(images.stream([torch.arange(10)[ranks.share(10)]]))
     ranks.gather(None)  # both are done
     pixels = torch.zeros(10, 1, 8, 8, dtype=torch.uint8)
@@ -179,7 +180,7 @@ def trained(ranks, folder, synchronized):
         return cross_entropy(model((images.float() - 128) / 64), labels)
 
     config = dataclasses.replace(TRAINING, sync_batch_norm=synchronized)
-    train("net", model, objective, data, config, seed=5, folder=folder, session=session)
+    train_together("net", [Training("net", model, objective, 5, folder)], data, config, session)
     losses = torch.tensor([event["loss"] for event in log])
     return {"losses": losses, "drawn": torch.cat(drawn), **model.state_dict()}
 

@@ -79,32 +79,15 @@ class Training:
     folder: Path
 
 
-def train(
-    name: str,
-    model: nn.Module,
-    objective: Objective,
-    data: TrainingSet,
-    config: TrainingConfig,
-    *,
-    seed: int,
-    folder: Path,
-    session: Session,
-) -> None:
-    """Train the model in place. If the folder has a checkpoint, resume from it; on the CPU, to the same bits.
-
-    SIGINT and SIGTERM end it after the step at hand with a checkpoint and `Interrupted`. Several processes
-    share every batch, and end with the same weights.
-    """
-    train_together(name, [Training(name, model, objective, seed, folder)], data, config, session)
-
-
 def train_together(
     title: str, trainings: Sequence[Training], data: TrainingSet, config: TrainingConfig, session: Session
 ) -> None:
-    """Train several networks, which take turns step by step; on a GPU they run side by side.
+    """Train networks in place. Several take turns step by step; on a GPU they run side by side.
 
-    Each ends with the weights that it would have alone, and may go on alone from its checkpoint. Several
-    networks need resident images and a single process.
+    A training whose folder has a checkpoint resumes from it; on the CPU, to the same bits. SIGINT and SIGTERM
+    end all after the step at hand, with checkpoints and `Interrupted`. Several processes share every batch,
+    and end with the same weights. Each network ends with the weights that it would have alone, and may go on
+    alone from its checkpoint; several of them need resident images and a single process.
     """
     ranks = session.ranks
     check_batch_size(config, ranks)
@@ -112,10 +95,7 @@ def train_together(
         for training in trainings:
             synchronize(training.model, ranks)
     beside = len(trainings) - 1
-    loops = [
-        _Loop(t.name, t.model, t.objective, data, config, t.seed, t.folder / "checkpoint", session, beside)
-        for t in trainings
-    ]
+    loops = [_Loop(training, data, config, session, beside) for training in trainings]
     with convolutions(benchmark=session.device.type == "cuda"), deferred_signals(ranks.size > 1) as stop:
         try:
             for loop in loops:
@@ -168,21 +148,18 @@ class _Loop:
 
     def __init__(
         self,
-        name: str,
-        model: nn.Module,
-        objective: Objective,
+        training: Training,
         data: TrainingSet,
         config: TrainingConfig,
-        seed: int,
-        checkpoint: Path,
         session: Session,
         beside: int = 0,
     ) -> None:
-        self.name, self.model, self.objective, self.data = name, model, objective, data
-        self.config, self.seed, self.checkpoint, self.session = config, seed, checkpoint, session
+        self.name, self.model, self.objective = training.name, training.model, training.objective
+        self.seed, self.checkpoint = training.seed, training.folder / "checkpoint"
+        self.data, self.config, self.session = data, config, session
         self.device, self.ranks = data.labels.device, session.ranks
-        self.optimizer = make_optimizer(model, config)
-        self.average = WeightAverage(model, config.ema) if config.ema else None
+        self.optimizer = make_optimizer(self.model, config)
+        self.average = WeightAverage(self.model, config.ema) if config.ema else None
         self.batch_size = min(config.batch_size, len(data.images)) // self.ranks.size * self.ranks.size
         if not self.batch_size:
             raise UsageError(f"{len(data.images)} training images for {self.ranks.size} processes: use fewer")

@@ -149,9 +149,4 @@ def _json_path(path: Path) -> Path:
 
 
 def _tensor_file(path: Path) -> Path | None:
-    if not has_tensors(path):
-        return None
-    entry = read_json(_json_path(path))
-    if not isinstance(entry, dict) or "tensors" not in entry:
-        raise DataError(f"{_json_path(path)}: not written by pmal: move it away")
-    return path.parent / Path(entry["tensors"]).name
+    return _entry(path)[0] if has_tensors(path) else None

@@ -84,20 +84,17 @@ def usual_speed(cell: Cell, results: Sequence[Result], hardware: Mapping[str, An
     alike = [
         result
         for result in results
+        for used in [result.record.get("manifest", {}).get("hardware", {})]
         if result.cell.encoder == cell.encoder
         and "images_per_s_median" in result.record
         and not result.record.get("beside")
-        and _same_hardware(result.record.get("manifest", {}).get("hardware", {}), hardware)
+        and all(used.get(name) == hardware.get(name) for name in _HARDWARE)
     ]
     for names in (("method", "source"), ("source",), ()):
         chosen = [r for r in alike if all(getattr(r.cell, n) == getattr(cell, n) for n in names)]
         if chosen:
             return float(statistics.median(r.record["images_per_s_median"] for r in chosen))
     return None
-
-
-def _same_hardware(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    return all(one.get(name) == other.get(name) for name in _HARDWARE)
 
 
 def describe(estimate: Estimate | None) -> str:

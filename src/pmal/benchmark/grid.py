@@ -76,7 +76,15 @@ def plan(request: Request, data_root: str | None = None) -> list[Planned]:
         usual = plain_settings(_recipe(request, source), request.settings)
         for seed, (grid, settings), method in itertools.product(seeds, variants, methods):
             base = "pmal" if method in EQUAL_COST else method
-            cell = _cell(request, base, (source, family, split), seed, settings, measure_of(grid))
+            cell = make_cell(
+                *(base, source, family, split, seed),
+                recipe=_recipe(request, source, base),
+                encoder=request.encoder,
+                epochs=request.epochs,
+                settings=settings,
+                measure=measure_of(grid),
+            )
+            _check(cell)
             if method in EQUAL_COST:
                 one = _planned_at_cost(method, cell, count)
             else:
@@ -89,38 +97,14 @@ def plan(request: Request, data_root: str | None = None) -> list[Planned]:
 def _planned_at_cost(method: str, pmal: Cell, count: Callable[[DataConfig], int]) -> Planned:
     """Return the plan of a softmax that costs as much as a cell of PMAL."""
     cell = equal_cost_cell(method, pmal, count(pmal.config().data))
-    return Planned(_checked(cell), costs_as=pmal if method == TOGETHER else None)
+    _check(cell)
+    return Planned(cell, costs_as=pmal if method == TOGETHER else None)
 
 
-def _cell(
-    request: Request,
-    method: str,
-    problem: tuple[str, str, int],
-    seed: int,
-    settings: tuple[str, ...],
-    measure: str,
-) -> Cell:
-    source, family, split = problem
-    cell = make_cell(
-        method,
-        source,
-        family,
-        split,
-        seed,
-        recipe=_recipe(request, source, method),
-        encoder=request.encoder,
-        epochs=request.epochs,
-        settings=settings,
-        measure=measure,
-    )
-    return _checked(cell)
-
-
-def _checked(cell: Cell) -> Cell:
+def _check(cell: Cell) -> None:
     from pmal.pipeline import check_config
 
     check_config(cell.config())
-    return cell
 
 
 def usual_recipe(source: str) -> str:

@@ -34,7 +34,7 @@ class ReadSamples:
     def stream(self, plan: Plan) -> Iterator[torch.Tensor]:
         for positions in plan:
             batch = self.samples.at(positions.numpy())
-            loaded = load_images(batch, **self.shape._asdict())
+            loaded = load_images(batch, self.shape)
             if loaded.quarantine:
                 bad = loaded.quarantine[0]
                 raise DataError(f"{bad.name}: {bad.reason}")

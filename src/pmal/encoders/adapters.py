@@ -2,7 +2,7 @@
 
 import contextlib
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -105,33 +105,41 @@ def upper_half(encoder: nn.Module, hidden: Tensor) -> Tensor:
     return z_BD
 
 
-def timm_encoder(model: str, in_channels: int, image_size: int | None) -> FeatureAdapter:
-    """Return a model of timm without its classification head, untrained."""
+LIBRARIES = ("timm", "torchvision")
+"""Encoders named `<library>/<model>`; the library is imported when one of them is created, not before."""
+
+
+def library_encoder(library: str, model: str, in_channels: int, image_size: int | None) -> FeatureAdapter:
+    """Return a model of timm or torchvision without its classification head, untrained."""
     if ":" in model:  # timm would fetch weights from a hub, whoever wrote the name
-        raise UsageError(f"encoder 'timm/{model}': name a model that timm itself defines, without ':'")
-    timm = _import_library("timm", model)
-    body = _build("timm", model, lambda: timm.create_model(model, num_classes=0, in_chans=in_channels))
-    return FeatureAdapter(body, in_channels=in_channels, image_size=image_size or LIBRARY_IMAGE_SIZE)
-
-
-def torchvision_encoder(model: str, in_channels: int, image_size: int | None) -> FeatureAdapter:
-    """Return a classification model of torchvision without its head, untrained."""
-    if in_channels != 3:
+        fix = f"name a model that {library} itself defines, without ':'"
+        raise UsageError(f"encoder '{library}/{model}': {fix}")
+    if library == "torchvision" and in_channels != 3:
         raise UsageError(
             f"encoder 'torchvision/{model}' takes images of 3 channels, not {in_channels}: "
             "convert the images to RGB, or choose an encoder that is not from torchvision"
         )
-    torchvision = _import_library("torchvision", model)
-    body = _build("torchvision", model, lambda: torchvision.models.get_model(model, weights=None))
-    remove_head(body, model)
-    return FeatureAdapter(body, in_channels=3, image_size=image_size or LIBRARY_IMAGE_SIZE)
+    body = build_model(library, model, in_channels)
+    return FeatureAdapter(body, in_channels=in_channels, image_size=image_size or LIBRARY_IMAGE_SIZE)
 
 
-LIBRARIES: dict[str, Callable[[str, int, int | None], FeatureAdapter]] = {
-    "timm": timm_encoder,
-    "torchvision": torchvision_encoder,
-}
-"""Encoders named `<library>/<model>`; the library is imported when one of them is created, not before."""
+def build_model(library: str, model: str, in_channels: int = 3, pretrained: bool = False) -> nn.Module:
+    """Return a network of timm or torchvision without its classification head."""
+    module = _import_library(library, model)
+    try:
+        if library == "timm":
+            own = {"pretrained": pretrained, "num_classes": 0, "in_chans": in_channels}
+            network: nn.Module = module.create_model(model, **own)
+            return network
+        weights = module.models.get_model_weights(model).DEFAULT if pretrained else None
+        network = module.models.get_model(model, weights=weights)
+    except Exception as error:  # unknown models, no network, damaged files: each library has its own errors
+        fix = "fetch it on a machine that is online, or pass --weights FILE.safetensors" if pretrained else ""
+        raise UsageError(
+            f"{library} cannot build '{model}' ({first_line(error)}): {fix or 'choose another of its models'}"
+        ) from error
+    _remove_head(network, model)
+    return network
 
 
 def pooled(features: Any) -> Tensor:
@@ -194,18 +202,7 @@ def _import_library(library: str, model: str) -> ModuleType:
         ) from error
 
 
-def _build(library: str, model: str, build: Callable[[], nn.Module]) -> nn.Module:
-    try:
-        return build()
-    except UsageError:
-        raise
-    except (RuntimeError, ValueError) as error:
-        raise UsageError(
-            f"{library} cannot build '{model}' ({first_line(error)}): choose another of its models"
-        ) from error
-
-
-def remove_head(body: nn.Module, model: str) -> None:
+def _remove_head(body: nn.Module, model: str) -> None:
     """Put the identity in the place of the classifier of one of torchvision's models."""
     for name in ("fc", "classifier", "head", "heads"):
         if isinstance(getattr(body, name, None), nn.Module):

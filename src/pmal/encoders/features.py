@@ -7,9 +7,11 @@ N images, D features.
 
 import hashlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -29,6 +31,7 @@ from pmal.encoders.pretrained import Backbone, backbone_digest
 BLOCK = {"cpu": 32, "cuda": 256}
 """Images decoded and embedded at a time, by device."""
 
+Result = TypeVar("Result")
 Digest = bytes
 Read = Pixels | str
 """Pixels of an image, or the reason why it cannot be read."""
@@ -177,20 +180,14 @@ def _decoded(
     samples: Samples, positions: Sequence[int], backbone: Backbone
 ) -> Iterator[tuple[Sequence[int], list[Read]]]:
     """Yield blocks of positions and what was read there; meanwhile the next block is read."""
-    read = fitting_reader(samples, *backbone.image_shape)
+    read = fitting_reader(samples, backbone.image_shape)
     size = BLOCK[next(backbone.parameters()).device.type]
-
-    def attempt(position: int) -> Read:
-        try:
-            return read(position)
-        except BadImage as reason:
-            return str(reason)
 
     with ThreadPoolExecutor(usable_cores()) as pool:
         ahead: list[tuple[Sequence[int], list[Future[Read]]]] = []
         for start in range(0, len(positions), size):
             block = positions[start : start + size]
-            ahead.append((block, [pool.submit(attempt, position) for position in block]))
+            ahead.append((block, [pool.submit(_or_reason, read, position) for position in block]))
             if len(ahead) > 1:
                 done, futures = ahead.pop(0)
                 yield done, [future.result() for future in futures]
@@ -200,17 +197,18 @@ def _decoded(
 
 def _digests(samples: Samples, reasons: dict[int, str]) -> list[Digest | None]:
     """Return the digest of every sample's content; None, and a reason, if it cannot be read."""
-
-    def digest(position: int) -> Digest | str:
-        try:
-            return _digest(samples, position)
-        except BadImage as reason:
-            return str(reason)
-
     with ThreadPoolExecutor(usable_cores()) as pool:
-        found = list(pool.map(digest, range(len(samples))))
+        found = list(pool.map(partial(_or_reason, partial(_digest, samples)), range(len(samples))))
     reasons |= {position: one for position, one in enumerate(found) if isinstance(one, str)}
     return [None if isinstance(one, str) else one for one in found]
+
+
+def _or_reason(read: Callable[[int], Result], position: int) -> Result | str:
+    """Return what is read at a position, or the reason why it cannot be read."""
+    try:
+        return read(position)
+    except BadImage as reason:
+        return str(reason)
 
 
 def _digest(samples: Samples, position: int) -> Digest:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast
 
 from torch import nn
 
-from pmal.encoders.adapters import LIBRARIES, Encoder, Projected
+from pmal.encoders.adapters import LIBRARIES, Encoder, Projected, library_encoder
 from pmal.encoders.pretrained.names import is_pretrained, list_pretrained
 from pmal.errors import UsageError, unknown_name
 from pmal.plugins import Registry
@@ -121,7 +121,7 @@ def _find_factory(name: str) -> Callable[..., nn.Module]:
         return ENCODERS[name]
     library, _, model = name.partition("/")
     if model and library in LIBRARIES:
-        return functools.partial(LIBRARIES[library], model)
+        return functools.partial(library_encoder, library, model)
     others = [f"{library}/<model>" for library in ("hf", *LIBRARIES)]
     raise unknown_name("encoder", name, [*list_encoders(), *list_pretrained(), *others])
 

@@ -54,6 +54,10 @@ class ClassifierSpec:
         """Type of the images; embeddings in their place, which are one pixel each, are floats."""
         return torch.float32 if self.image_size == 1 else torch.uint8
 
+    def blank(self, count: int, device: torch.device | str = "cpu") -> torch.Tensor:
+        """Return so many black images, as the network takes them."""
+        return torch.zeros(count, *self.image_shape.of_tensor, dtype=self.dtype, device=device)
+
 
 class Classifier(nn.Module):
     """Embedding and logits of images; the training set's normalization is part of it."""
@@ -96,6 +100,11 @@ class Classifier(nn.Module):
                 # maps in the other layout.
                 parameter.data = parameter.data.to(memory_format=torch.channels_last)
         return self
+
+    @property
+    def is_channels_last(self) -> bool:
+        """Whether its convolution weights are laid out so."""
+        return any(weight.dim() == 4 and not weight.is_contiguous() for weight in self.parameters())
 
     def forward(self, normalized_BCHW: torch.Tensor) -> torch.Tensor:
         """Return logits of normalized images: what is trained."""

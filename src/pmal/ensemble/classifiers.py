@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from pmal._engine.loop import Training, TrainingSet, finish, train, train_together
+from pmal._engine.loop import Training, TrainingSet, finish, train_together
 from pmal._engine.optimizers import learning_rate, make_optimizer
 from pmal._engine.steps import EagerStep, Objective
 from pmal._runtime.seeds import seeded, stream
@@ -27,7 +27,7 @@ from pmal.ensemble.classifier import (
     save_classifier,
     with_head,
 )
-from pmal.ensemble.cost import network_cost
+from pmal.ensemble.cost import multiplications
 from pmal.ensemble.heads import final_head
 from pmal.ensemble.job import Job
 from pmal.errors import DataError, UsageError
@@ -103,7 +103,7 @@ def networks_at_once(
     if session.device.type != "cuda" or session.ranks.size > 1 or not is_resident(data.images):
         return 1
     with seeded(0, torch.device("cpu")):
-        each = network_cost(Classifier(spec)).multiplications
+        each = multiplications(Classifier(spec))
     return AT_ONCE if each * min(config.batch_size, len(data.images)) <= LARGEST_STEP else 1
 
 
@@ -143,8 +143,8 @@ def change_head(first: Classifier, job: Job) -> Classifier:
             model = with_head(first, final_head(config))
         if job.method.second:
             network, loss = make_learner(model, config, job.flip, seed)
-            steps = config.second_training
-            train("optimization", network, loss, data, steps, seed=seed, folder=folder, session=session)
+            training = Training("optimization", network, loss, seed, folder)
+            train_together("optimization", [training], data, config.second_training, session)
         save_classifier(place, model, data.digest, ranks)
     finish(folder, ranks)
     return load_classifier(place, session.device, first.spec.class_names, data.digest, ranks)
@@ -164,11 +164,10 @@ def rehearse(spec: ClassifierSpec, config: RunConfig) -> None:
 
 
 def _rehearse(spec: ClassifierSpec, config: RunConfig) -> None:
-    images = torch.zeros(2, spec.channels, spec.image_size, spec.image_size, dtype=spec.dtype)
     heads = [spec.head, *([final_head(config)] if METHODS[config.method].final else [])]
     learning_rate(config.training.epochs, 1, config.training)
     for head in heads:
-        trial_step(replace(spec, head=head), config)(images)
+        trial_step(replace(spec, head=head), config)(spec.blank(2))
 
 
 def trial_step(spec: ClassifierSpec, config: RunConfig) -> Callable[[torch.Tensor], None]:

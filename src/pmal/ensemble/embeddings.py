@@ -17,6 +17,7 @@ from pmal.data.feeding.parts import Part
 from pmal.ensemble.classifier import Classifier
 from pmal.ensemble.heads import LinearHead
 from pmal.ensemble.job import Job
+from pmal.errors import DataError
 
 FOLDER = "embeddings"
 """Folder of the embeddings in a run."""
@@ -52,7 +53,6 @@ class EmbeddedSet:
 def embed_images(
     model: Classifier,
     images: ImageBatches,
-    batch_size: int | None = None,
     advance: Advance | None = None,
     ranks: Ranks = ALONE,
     to: torch.device = CPU,
@@ -66,7 +66,6 @@ def embed_images(
     Args:
         model: the classifier; it is set to evaluation mode.
         images: the images to embed.
-        batch_size: images per batch; by default `batch_for` chooses it.
         advance: called with the number of images that were just embedded.
         ranks: the processes that share the batches.
         to: the device of the results.
@@ -74,9 +73,9 @@ def embed_images(
     """
     model.eval()
     embed = embed or model.embed
-    plan = sequential_plan(len(images), batch_size or batch_for(model))
+    plan = sequential_plan(len(images), batch_for(model))
     shares = [plan[share] for share in ranks.shares(len(plan))]
-    own, spec = shares[ranks.rank], model.spec
+    own = shares[ranks.rank]
     report, outputs = ranks.for_all(advance) if advance else None, []
     with full_precision():
         for batch in images.stream(own) if own else ():
@@ -84,9 +83,8 @@ def embed_images(
             if report:
                 report(len(batch))
         if not outputs:  # a process without a share takes part in the exchange all the same
-            size = (1, spec.channels, spec.image_size, spec.image_size)
-            blank = torch.zeros(size, dtype=spec.dtype, device=model.mean.device)
-            outputs.append(tuple(_plain(tensor, to)[:0] for tensor in embed(blank)))
+            blank = embed(model.spec.blank(1, model.mean.device))
+            outputs.append(tuple(_plain(tensor, to)[:0] for tensor in blank))
     counts = [sum(map(len, share)) for share in shares]
     columns = (torch.cat(tensors) for tensors in zip(*outputs, strict=True))
     return tuple(ranks.gather_rows(column, counts) for column in columns)
@@ -119,6 +117,14 @@ def stored_embeddings(classifiers: Sequence[Classifier], job: Job) -> list[Embed
     found = [_load(folder / str(u), model, job.train, ranks) for u, model in enumerate(classifiers)]
     there = [one for one in found if one is not None]
     return there if len(there) == len(found) else None
+
+
+def stored_embedding(path: Path) -> EmbeddedSet:
+    """Return the training set as one classifier of a run embedded it, whatever it was made of."""
+    if not has_tensors(path):
+        raise DataError(f"{path.parent}: no embeddings of the training images: run `pmal fit` again")
+    tensors, _ = load_tensors(path)
+    return EmbeddedSet(tensors["z"], tensors["weight"], tensors["bias"], fresh=False)
 
 
 def _load(path: Path, model: Classifier, train: Part, ranks: Ranks) -> EmbeddedSet | None:

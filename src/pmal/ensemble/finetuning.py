@@ -12,7 +12,7 @@ from pathlib import Path
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from pmal._engine.loop import finish, train, training_set
+from pmal._engine.loop import Training, finish, train_together, training_set
 from pmal._engine.optimizers import RatesByDepth
 from pmal._runtime.seeds import stream
 from pmal._runtime.session import Session
@@ -85,16 +85,14 @@ def finetune_inputs(inputs: Inputs, task: Task, config: RunConfig, run: Path, se
         part = open_part("train", task.train, backbone.image_shape, session)
         model = Learner(backbone, len(task.class_names), encoder.finetune, encoder.finetune_decay)
         steps, data = training_of(encoder), training_set(part, session)
-        train(
+        training = Training(
             "fine-tuning",
             model.to(session.device),
             lambda images, labels: model.loss(images, labels, task.flip),
-            data,
-            steps,
-            seed=stream(config.seed, "fine-tuning"),
-            folder=folder,
-            session=session,
+            stream(config.seed, "fine-tuning"),
+            folder,
         )
+        train_together("fine-tuning", [training], data, steps, session)
         about = {"backbone": backbone.description(), "finetune": encoder.finetune, "data": data.digest}
         save_tensors(place, backbone.state_dict(), about, session.ranks)
     finish(folder, session.ranks)

@@ -87,8 +87,7 @@ def seconds_needed(
     clock: Clock = time.perf_counter,
 ) -> float:
     """Return the seconds that the work takes on this CPU, estimated from the time of a few blank images."""
-    shape = (spec.channels, spec.image_size, spec.image_size)
-    images = torch.zeros(IMAGES, *shape, dtype=spec.dtype)
+    images = spec.blank(IMAGES)
     step = trial_step(spec, config)
     # A step of this head has all its passes already.
     each = METHODS[config.method].passes if spec.head.name == config.method else 1.0

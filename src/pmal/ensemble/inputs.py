@@ -73,7 +73,8 @@ def run_inputs(
         return Inputs(shape.size, shape.channels)
     if not write and has_tensors(run / FINETUNED, session.ranks):
         return finetuned_inputs(run, session, write=False)
-    backbone = _stored_backbone(config, run, session) or _new_backbone(config)
+    stored = _stored_backbone(config, run, session)
+    backbone = stored or create_backbone(config.encoder.name, weights=config.encoder.weights or None)
     backbone = backbone.to(session.device)
     cache = FeatureCache(backbone, run / FEATURES, session, write=write)
     return Inputs(1, backbone.num_features, backbone, cache)
@@ -94,10 +95,6 @@ def keep_backbone(inputs: Inputs, config: RunConfig, run: Path, session: Session
     if inputs.backbone is not None and _stored_backbone(config, run, session) is None:
         about = {"backbone": inputs.backbone.description(), "weights": config.encoder.weights}
         save_tensors(run / BACKBONE, inputs.backbone.state_dict(), about, session.ranks)
-
-
-def _new_backbone(config: RunConfig) -> Backbone:
-    return create_backbone(config.encoder.name, weights=config.encoder.weights or None)
 
 
 def _stored_backbone(config: RunConfig, run: Path, session: Session) -> Backbone | None:

@@ -27,7 +27,6 @@ from pmal._runtime.progress import choose_display
 from pmal._runtime.session import open_session
 from pmal.config import Resources, RunConfig
 from pmal.data.arrays import ReadSamples, are_rows, image_store
-from pmal.data.decoding.loading import load_images
 from pmal.data.samples import PixelStore, Samples
 from pmal.data.sources.readers import is_named, open_source
 from pmal.data.splits.task import Task, learning_task, open_task
@@ -285,12 +284,12 @@ class OpenSetClassifier(OpenWorldMixin, Conventions):
         """
         check_is_fitted(self, "model_")
         labels = self._labels.with_class(name)
-        samples, spec = self._samples(X, origin=labels.names[-1]), self.model_.classifier.spec
-        loaded = load_images(samples, **spec.image_shape._asdict())
+        samples = self._samples(X, origin=labels.names[-1])
+        images = self._pixels(samples)
         z_ND, _, far_N = self._embed_samples(samples)
         files = [samples.name_in_source(position) for position in range(len(samples))]
         before = self.model_.rule.score
-        self.model_, effect = add_class(self.model_, labels.names[-1], z_ND, loaded.images, files, far_N)
+        self.model_, effect = add_class(self.model_, labels.names[-1], z_ND, images, files, far_N)
         self.classes_ = labels.values
         self.changes_ = (*self.changes_, f"added {name} ({len(files)})")
         if before != self.model_.rule.score:

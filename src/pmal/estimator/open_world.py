@@ -96,8 +96,7 @@ class OpenWorldMixin:
         return effect
 
     def _pixels(self, samples: Samples) -> torch.Tensor:
-        spec = self.model_.classifier.spec
-        return load_images(samples, **spec.image_shape._asdict()).images
+        return load_images(samples, self.model_.classifier.spec.image_shape).images
 
     def _say(self, effect: Renewed | RemovedClass) -> None:
         if self.verbose:

@@ -10,6 +10,7 @@ from itertools import combinations
 from numbers import Integral, Real
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -183,7 +184,7 @@ def _landmarks(n: int, count: int | None, seed: int) -> Tensor | None:
 
 
 def _log_robustness(x_N: Tensor, temperature: str | float) -> Tensor:
-    tau = _median(x_N) if isinstance(temperature, str) else float(temperature)
+    tau = float(np.median(x_N.numpy())) if isinstance(temperature, str) else float(temperature)
     if tau == 0:
         warnings.warn(
             "two spaces have the same topology (or one holds identical samples): r = 1 for every sample",
@@ -191,9 +192,3 @@ def _log_robustness(x_N: Tensor, temperature: str | float) -> Tensor:
         )
         return torch.zeros_like(x_N)
     return -x_N / tau
-
-
-def _median(x_N: Tensor) -> float:
-    """Return the median: the mean of the two middle values if the count is even."""
-    ordered = x_N.sort().values
-    return float(ordered[(len(x_N) - 1) // 2] + ordered[len(x_N) // 2]) / 2

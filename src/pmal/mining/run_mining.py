@@ -46,6 +46,27 @@ def rate_images(
     return replace(quality, notes=tuple(notes))
 
 
+def quality_of_images(
+    spaces: Sequence[EmbeddedSet], samples: Samples, run: Path, config: RunConfig, session: Session
+) -> SampleQuality:
+    """Return the quality that mining left in the run's folder if it fits, else measure it.
+
+    It fits if it is of these samples, by the rule of the settings, and the embeddings have not been computed
+    again. Its warnings are then shown again. Nothing is written.
+    """
+    stored = None if any(one.fresh for one in spaces) else _stored(samples, run, config.mining.quality)
+    for note in stored.notes if stored else ():
+        session.display.say(f"warning: {note}")
+    return stored or rate_images(spaces, samples, config, session)
+
+
+def _stored(samples: Samples, run: Path, rule: str) -> SampleQuality | None:
+    if not has_tensors(run / FILE):
+        return None
+    found = SampleQuality.load(run / FILE)
+    return found if found.rule == rule and found.of(samples.ids) is not None else None
+
+
 def choose_prototypes(spaces: Sequence[EmbeddedSet], robustness: SampleQuality, job: Job) -> PrototypeSet:
     """Return the prototypes of every class, mined once: robust images, and a diverse few of them."""
     path, samples, ranks = job.folder / "prototypes", job.train.samples, job.session.ranks

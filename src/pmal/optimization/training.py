@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pmal._engine.loop import TrainingSet, finish, train
+from pmal._engine.loop import Training, TrainingSet, finish, train_together
 from pmal._runtime.processes.ranks import ALONE, Ranks
 from pmal._runtime.seeds import stream
 from pmal._runtime.session import Session
@@ -78,16 +78,9 @@ def optimize_embedding(first: Classifier, prototypes: PrototypeSet, job: Job) ->
     if not has_tensors(folder / "weights", ranks):
         seed = stream(config.seed, "optimization")
         learner = make_prototype_learner(first, both, config, flip=job.flip, seed=seed, ranks=ranks)
-        train(
-            "optimization",
-            learner,
-            learner.objective,
-            both,
-            config.second_training,
-            seed=seed,
-            folder=folder,
-            session=_logging_staleness(session, learner.bank),
-        )
+        training = Training("optimization", learner, learner.objective, seed, folder)
+        logging = _logging_staleness(session, learner.bank)
+        train_together("optimization", [training], both, config.second_training, logging)
         save_classifier(folder / "weights", learner.classifier, both.digest, ranks)
     finish(folder, ranks)
     return load_classifier(folder / "weights", session.device, first.spec.class_names, both.digest, ranks)

@@ -9,6 +9,7 @@ from torch.nn.functional import interpolate
 from pmal._runtime.processes.ranks import Ranks
 from pmal._runtime.progress import Advance
 from pmal.config import RunConfig
+from pmal.data.decoding.fitting import ImageShape
 from pmal.data.decoding.loading import load_images
 from pmal.data.feeding.parts import Part
 from pmal.data.samples import Samples
@@ -82,7 +83,7 @@ def for_images(model: OpenSetModel, backbone: Backbone, train: Samples) -> OpenS
     if model.gallery:
         places = {int(i): position for position, i in enumerate(train.ids)}
         chosen = train.at(np.array([places[p.id] for ranked in model.gallery for p in ranked]))
-        pictures = load_images(chosen, size=min(backbone.image_size, PICTURE_SIDE), channels=3).images
+        pictures = load_images(chosen, ImageShape(min(backbone.image_size, PICTURE_SIDE), 3)).images
     return replace(model, classifier=from_pixels(model.classifier, backbone), pictures=pictures)
 
 

@@ -114,6 +114,11 @@ class OpenSetModel:
         return len(self.class_names) - len(self.classifier.spec.class_names)
 
     @property
+    def has_threshold(self) -> bool:
+        """Whether it can reject: by held-out images, or by a threshold that was set."""
+        return self.calibration is not None or self.rule.threshold is not None
+
+    @property
     def score_names(self) -> tuple[str, ...]:
         """The scores that this model can be asked for; of those of plugins, the one that it rejects by."""
         names = [*LOGIT_SCORES, *self.classifier.head.own_scores]
@@ -405,7 +410,7 @@ class OpenSetModel:
 
     def _check_images(self, images: Tensor) -> None:
         spec = self.classifier.spec
-        expected = (spec.channels, spec.image_size, spec.image_size)
+        expected = spec.image_shape.of_tensor
         if tuple(images.shape[1:]) != expected or images.dtype != spec.dtype:
             got, wanted = f"{images.dtype} of shape {tuple(images.shape)}", f"{spec.dtype} (B, C, H, W)"
             raise DataError(f"images are {got}: this model takes {wanted} with {expected}")

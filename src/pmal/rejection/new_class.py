@@ -130,7 +130,7 @@ def add_class(
         model,
         class_names=(*model.class_names, name),
         reference=_extend(reference, z_ND, mined.ids),
-        gallery=(*model.gallery, _gallery(mined, files)) if model.gallery else (),
+        gallery=(*model.gallery, mined_gallery(mined, files)) if model.gallery else (),
         pictures=_with_pictures(model.pictures, images_NCHW[mined.ids]),
         calibration=_calibrate(model.calibration, kept),
         typicality=typicality,
@@ -191,7 +191,8 @@ def _extend(reference: Reference, z_ND: Tensor, chosen_T: Tensor) -> Reference:
     )
 
 
-def _gallery(mined: PrototypeSet, files: Sequence[str]) -> tuple[Prototype, ...]:
+def mined_gallery(mined: PrototypeSet, files: Sequence[str]) -> tuple[Prototype, ...]:
+    """Return prototypes of one class as people find them; `mined.ids` are positions among its files."""
     columns = (mined.ids.tolist(), mined.log_r.tolist(), mined.gap.tolist())
     return tuple(Prototype(i, files[i], log_r, gap) for i, log_r, gap in zip(*columns, strict=True))
 

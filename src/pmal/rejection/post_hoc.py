@@ -107,10 +107,10 @@ def vim_score(z_BD: Tensor, logits_BK: Tensor, vim: VirtualLogit) -> Tensor:
     return _broken_is_unknown(vim.alpha * residual_B + energy_score(logits_BK), z_BD)
 
 
-def fit_react(z_ND: Tensor, share: float = REACT_SHARE) -> float:
-    """Return the limit that this share of all training activations is below."""
+def fit_react(z_ND: Tensor) -> float:
+    """Return the limit that a share of REACT_SHARE of all training activations is below."""
     rows = evenly(len(z_ND), max(1, _QUANTILE_NUMBERS // z_ND.shape[1]))
-    return float(np.quantile(z_ND[torch.from_numpy(rows)].float().cpu().numpy(), share))
+    return float(np.quantile(z_ND[torch.from_numpy(rows)].float().cpu().numpy(), REACT_SHARE))
 
 
 def react_score(z_BD: Tensor, limit: float, weight_KD: Tensor, bias_K: Tensor) -> Tensor:

@@ -16,7 +16,10 @@ from pmal.data.samples import evenly
 from pmal.data.splits.task import Task
 from pmal.ensemble.classifier import Classifier
 from pmal.ensemble.embeddings import embed_images
+from pmal.ensemble.job import Job
 from pmal.errors import DataError
+from pmal.optimization.learned import Learn
+from pmal.rejection.building import build_model
 from pmal.rejection.model import Answers, OpenSetModel, Rule
 from pmal.rejection.training_scores import (
     BANK_LIMIT,
@@ -34,6 +37,8 @@ Embedded = tuple[torch.Tensor, ...]
 """z_ND, logits_NK and typicality scores."""
 TESTED = ("test", "unknown")
 """The parts that are tested."""
+FROZEN = ("accuracy", "scores", "decision")
+"""Figures without fine-tuning that are shown next to those with it."""
 
 
 def check_unchanged(run: Path, task: Task, class_names: tuple[str, ...]) -> Task:
@@ -101,6 +106,22 @@ def measure_model(
         plain = ranks.by_first(lambda: figures_of(1))
         figures["softmax"] = {name: plain[name] for name in ("accuracy", "scores")}
     return Measurement(figures, embedded)
+
+
+def measure_frozen(learn: Learn, parts: Mapping[str, Part], job: Job) -> dict[str, Any]:
+    """Return, as `frozen`, accuracy, scores and decision of a model on features of the frozen network.
+
+    It is trained, calibrated and tested on the same images as the run's model. Unfinished work is resumed.
+
+    Args:
+        learn: trains the method, as the run did.
+        parts: the images of the run by part, as the frozen network sees them.
+        job: the run's own.
+    """
+    frozen = job.on(parts["train"], job.folder / "frozen")
+    model = build_model(learn(frozen), parts.get("held out"), frozen)
+    figures = measure_model(model, None, parts, frozen.session).figures
+    return {"frozen": {name: figures[name] for name in FROZEN if name in figures}}
 
 
 def _plain_model(softmax: Classifier, train: Part | None, ranks: Ranks) -> OpenSetModel:

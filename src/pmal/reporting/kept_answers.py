@@ -42,14 +42,11 @@ def kept_answers(run: Path, network: int, parts: Mapping[str, Samples]) -> list[
     if not has_tensors(run / FILE):
         return None
     tensors, about = load_tensors(run / FILE)
-    same = all(_equal(tensors.get(f"{name}.ids"), part) for name, part in parts.items())
+    ids = {name: tensors[f"{name}.ids"].tolist() for name in parts if f"{name}.ids" in tensors}
+    same = ids == {name: part.ids.tolist() for name, part in parts.items()}
     if about.get("model") != _model_digest(run) or not same or f"test.{network}.z" not in tensors:
         return None
     return [tuple(tensors[f"{name}.{network}.{column}"] for column in _COLUMNS) for name in parts]
-
-
-def _equal(ids: torch.Tensor | None, part: Samples) -> bool:
-    return ids is not None and ids.tolist() == part.ids.tolist()
 
 
 def _model_digest(run: Path) -> str:

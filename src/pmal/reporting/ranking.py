@@ -22,10 +22,10 @@ from pmal.ensemble.embeddings import EmbeddedSet, embed_training_set, stored_emb
 from pmal.ensemble.inputs import run_inputs
 from pmal.ensemble.job import Job
 from pmal.errors import UsageError
-from pmal.geometry import centered_logits
-from pmal.mining import PrototypeSet, mine, select_candidates
+from pmal.mining import PrototypeSet, QualityOptions, select_candidates
+from pmal.mining.miner import mine_rated
+from pmal.mining.run_mining import quality_of_images
 from pmal.reporting.contact_sheet import Row, contact_sheet
-from pmal.reporting.image_quality import quality_of_images
 from pmal.run.run_folder import CONFIG, changed_settings, open_run, read_config
 
 COLUMNS = ("class", "rank", "id", "r", "log_r", "candidate", "prototype", "predicted", "name")
@@ -109,6 +109,7 @@ def make_audit(embedded: list[EmbeddedSet], prototypes: PrototypeSet | None, job
     quality = quality_of_images(embedded, samples, job.folder, robust, job.session)
     log_r_N = quality.of(samples.ids)
     assert log_r_N is not None
+    options, names = QualityOptions(settings, job.config.seed), samples.class_names
     epsilon, per_class = settings.epsilon, settings.per_class
     return Audit(
         samples=samples,
@@ -116,16 +117,7 @@ def make_audit(embedded: list[EmbeddedSet], prototypes: PrototypeSet | None, job
         candidate_N=select_candidates(log_r_N, labels_N, epsilon=epsilon, at_least=per_class),
         predicted_N=first.logits.argmax(dim=1),
         prototypes=prototypes
-        or mine(
-            log_r_N,
-            centered_logits(first.z_ND, first.weight_KD),
-            labels_N,
-            settings,
-            num_classes=len(samples.class_names),
-            ids=samples.ids,
-            class_names=samples.class_names,
-            seed=job.config.seed,
-        ),
+        or mine_rated(first.space, samples.labels, quality, options, ids=samples.ids, class_names=names),
         warnings=quality.notes,
     )
 

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from pmal._engine.loop import TrainingSet
-from pmal._engine.loop import _Loop as TrainingLoop  # not train(): here an epoch is a turn
+from pmal._engine.loop import Training, TrainingSet
+from pmal._engine.loop import _Loop as TrainingLoop  # not train_together(): here an epoch is a turn
 from pmal._engine.steps import Objective
 from pmal._runtime.progress import Silent
 from pmal._runtime.session import Session
@@ -213,7 +213,8 @@ def _loop(
     """Return the loop of `pmal fit`; it never saves."""
     resources = dataclasses.replace(session.resources, checkpoint_seconds=math.inf)
     quiet = Session(session.device, resources, Silent())
-    return TrainingLoop("bench", model, objective, data, config.training, 0, Path(), quiet, beside)
+    training = Training("bench", model, objective, 0, Path())
+    return TrainingLoop(training, data, config.training, quiet, beside)
 
 
 def epoch_of(loop: TrainingLoop, prepare: Prepare) -> Work:

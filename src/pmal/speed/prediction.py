@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from pmal._runtime.session import Session
@@ -22,7 +23,7 @@ from pmal.rejection.scores import Reference
 from pmal.rejection.typicality.of_layers import fit_typicality
 from pmal.speed.contestants import Case, prototypes_of, training_data
 from pmal.speed.reference import ReferenceLoop
-from pmal.speed.timing import Rows, Stopwatch, Work, in_turns, quantile, spread
+from pmal.speed.timing import Rows, Stopwatch, Work, in_turns, spread
 
 FEWEST = 3
 """Calls, whatever they cost."""
@@ -137,5 +138,5 @@ def _works(model: OpenSetModel, images: torch.Tensor, reference: Work) -> dict[s
 
 
 def _latency(prefix: str, seconds: Sequence[float]) -> dict[str, float]:
-    median, tail = statistics.median(seconds), quantile(seconds, 0.99)
+    median, tail = statistics.median(seconds), float(np.quantile(seconds, 0.99, method="inverted_cdf"))
     return {f"{prefix}median_ms": 1e3 * median, f"{prefix}p99_ms": 1e3 * tail}

@@ -4,7 +4,6 @@ Other load on a machine changes from second to second. Contestants that take tur
 their ratio holds where the figures themselves do not.
 """
 
-import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -60,16 +59,6 @@ def in_turns(
                 seconds[name].append(took)
             advance(1)
     return seconds
-
-
-def quantile(values: Sequence[float], share: float) -> float:
-    """Return the smallest of the values that at least this share of them does not exceed.
-
-    >>> quantile([5.0, 1.0, 2.0, 3.0], 0.5), quantile([5.0, 1.0, 2.0, 3.0], 0.99)
-    (2.0, 5.0)
-    """
-    ordered = sorted(values)
-    return ordered[max(math.ceil(share * len(ordered)) - 1, 0)]
 
 
 def spread(values: Sequence[float]) -> float:

@@ -12,7 +12,7 @@ from benchmarks.speed.strong_reference import StrongPictures
 from benchmarks.speed.variants import measure_variant, side_by_side
 from pmal._runtime.session import open_session
 from pmal.config import Resources
-from pmal.ensemble.cost import network_cost
+from pmal.ensemble.cost import multiplications
 from pmal.errors import UsageError
 from pmal.geometry import topology_distance
 from pmal.speed.contestants import Case, Plan, plain_loop
@@ -87,7 +87,7 @@ def test_answers_by_the_limit_of_products(monkeypatch):
     monkeypatch.setattr("benchmarks.speed.__main__.measure_prediction", lambda *about: answered)
     session = open_session(Resources(device="cpu"))
     [row] = predictions(TINY, CPU_QUICK, LIMITS, Stopwatch.of(CPU), session)["prediction"]
-    flops = network_cost(TINY.network(CPU)).forward_flops
+    flops = 2 * multiplications(TINY.network(CPU))
     assert row["share_of_peak"] == pytest.approx(4.0 * flops / 1e12)
 
 

@@ -19,6 +19,7 @@ from torch.utils.data import ConcatDataset, DataLoader
 
 from pmal.data.decoding import fitting
 from pmal.data.decoding.decode import decode, encode_png, fit_to
+from pmal.data.decoding.fitting import ImageShape
 from pmal.data.decoding.loading import (
     BadSample,
     SampleDataset,
@@ -94,7 +95,7 @@ def odd_folder(tmp_path: Path) -> Path:
 
 def test_bad_images_are_listed_and_ids_never_shift(odd_folder: Path) -> None:
     samples = open_folder(odd_folder).train
-    loaded = load_images(samples, size=SIZE, channels=3)
+    loaded = load_images(samples, ImageShape(SIZE, 3))
 
     decodable = {name: good for name, (_, good) in odd_files().items()}
     expected_bad = {name for name, good in decodable.items() if not good}
@@ -116,7 +117,7 @@ def test_bad_images_are_listed_and_ids_never_shift(odd_folder: Path) -> None:
 
 
 def test_reasons_tell_what_is_wrong(odd_folder: Path) -> None:
-    loaded = load_images(open_folder(odd_folder).train, size=SIZE, channels=3)
+    loaded = load_images(open_folder(odd_folder).train, ImageShape(SIZE, 3))
     reasons = {Path(bad.name).name: bad.reason for bad in loaded.quarantine}
     assert reasons["empty.png"] == "empty file"
     assert reasons["huge.png"] == "10000 x 6000 pixels are more than the limit of 50000000"
@@ -130,8 +131,8 @@ def test_reasons_tell_what_is_wrong(odd_folder: Path) -> None:
 def test_parquet_gives_the_same_as_the_folder(odd_folder: Path, tmp_path: Path) -> None:
     folder = open_folder(odd_folder).train
     write_parquet(tmp_path / "x.parquet", {"train": folder})
-    first = load_images(folder, size=SIZE, channels=1)
-    second = load_images(open_parquet(tmp_path / "x.parquet").train, size=SIZE, channels=1)
+    first = load_images(folder, ImageShape(SIZE, 1))
+    second = load_images(open_parquet(tmp_path / "x.parquet").train, ImageShape(SIZE, 1))
     assert torch.equal(first.images, second.images)
     assert first.samples.ids.tolist() == second.samples.ids.tolist()
     assert [(bad.id, bad.reason) for bad in first.quarantine] == [
@@ -148,7 +149,7 @@ def test_verifying_finds_what_loading_finds(
     if kind == "parquet":
         write_parquet(tmp_path / "x.parquet", {"train": samples})
         samples = open_parquet(tmp_path / "x.parquet").train
-    loaded = load_images(samples, size=SIZE, channels=3)
+    loaded = load_images(samples, ImageShape(SIZE, 3))
     monkeypatch.setattr("pmal.data.decoding.loading.MANY_IMAGES", many)
     if many == 1:
         monkeypatch.setattr("pmal.data.decoding.loading.try_all", lambda *_: pytest.fail("not in processes"))
@@ -187,7 +188,7 @@ def test_any_subset_keeps_each_id_with_its_pixels(order: list[int], count: int, 
     whole = Samples.whole(ShadeStore(200, bad), np.arange(200) % 7, tuple("abcdefg"))
     subset = whole.at(np.array(order[:count]))
     reports: list[int] = []
-    loaded = load_images(subset, size=2, channels=1, workers=3, advance=reports.append)
+    loaded = load_images(subset, ImageShape(2, 1), workers=3, advance=reports.append)
     assert loaded.samples.ids.tolist() == [k for k in order[:count] if k not in bad]
     assert loaded.images[:, 0, 0, 0].tolist() == loaded.samples.ids.tolist()
     assert loaded.samples.labels.tolist() == [k % 7 for k in loaded.samples.ids.tolist()]
@@ -201,7 +202,7 @@ def test_arrays_load_like_single_images(size: int, channels: int) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (20, 6, 6, 3), dtype=np.uint8)
     samples = Samples.whole(ArrayStore("x", pixels), np.arange(20) % 2, ("a", "b")).at(np.array([7, 3, 19]))
     reports: list[int] = []
-    loaded = load_images(samples, size=size, channels=channels, advance=reports.append)
+    loaded = load_images(samples, ImageShape(size, channels), advance=reports.append)
     assert loaded.images.shape == (3, channels, size, size)
     assert loaded.images.is_contiguous()
     assert sum(reports) == 3
@@ -218,7 +219,7 @@ def test_errors_that_are_not_about_an_image_pass_through() -> None:
 
     samples = Samples.whole(Broken(300, set()), np.zeros(300, int), ("a",))
     with pytest.raises(DataError, match="not readable as Parquet"):
-        load_images(samples, size=2, channels=1)
+        load_images(samples, ImageShape(2, 1))
 
 
 # -- probing --
@@ -287,7 +288,6 @@ def test_more_than_a_fifth_unreadable_stops() -> None:
     assert str(caught.value) == (
         "train: 21 of 100 images unreadable (first: 0.png: empty file), more than 20 %: repair or remove them"
     )
-    check_quarantine(bad(5), 10, "train", max_share=0.5)
 
 
 @pytest.mark.parametrize(("seconds", "workers", "several"), [(0, 0, False), (2e-3, 0, True), (0, 2, True)])
@@ -316,9 +316,9 @@ def test_small_images_are_not_worth_threads(monkeypatch, seconds, workers, sever
 def test_streaming_in_spawned_workers_gives_the_loaded_images(odd_folder: Path, tmp_path: Path) -> None:
     folder = open_folder(odd_folder).train
     write_parquet(tmp_path / "x.parquet", {"train": folder})
-    loaded = load_images(folder, size=SIZE, channels=3)
+    loaded = load_images(folder, ImageShape(SIZE, 3))
     both = [verify_images(samples)[0] for samples in (folder, open_parquet(tmp_path / "x.parquet").train)]
-    dataset = ConcatDataset([SampleDataset(readable, SIZE, 3) for readable in both])
+    dataset = ConcatDataset([SampleDataset(readable, ImageShape(SIZE, 3)) for readable in both])
     loader = DataLoader(dataset, batch_size=16, num_workers=1, multiprocessing_context="spawn")
     assert torch.equal(torch.cat(list(loader)), torch.cat([loaded.images, loaded.images]))
 
@@ -331,11 +331,11 @@ def test_large_photographs_are_the_same_however_they_are_read(tmp_path: Path) ->
         file.write_bytes(saved(unique_image(number, size=(90 + number, 64)), "JPEG"))
     os.truncate(tmp_path / "class1" / "5.jpg", 2000)
     samples = open_folder(tmp_path).train
-    loaded = load_images(samples, size=SIZE, channels=3)
+    loaded = load_images(samples, ImageShape(SIZE, 3))
     readable, bad = verify_images(samples)
     assert bad == loaded.quarantine
     assert [Path(each.name).name for each in bad] == ["5.jpg"]
-    dataset = SampleDataset(readable, SIZE, 3)
+    dataset = SampleDataset(readable, ImageShape(SIZE, 3))
     assert torch.equal(dataset.__getitems__([4, 0, 2]), loaded.images[[4, 0, 2]])
     assert torch.equal(dataset[3], loaded.images[3])
 
@@ -344,7 +344,7 @@ def test_an_image_that_breaks_later_is_named(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "1.png").write_bytes(encode_png(np.zeros((4, 4, 1), np.uint8)))
-    dataset = SampleDataset(open_folder(tmp_path).train, SIZE, 3)
+    dataset = SampleDataset(open_folder(tmp_path).train, ImageShape(SIZE, 3))
     os.truncate(tmp_path / "b" / "1.png", 0)
     assert dataset[0].shape == (3, SIZE, SIZE)
     with pytest.raises(DataError, match=r"b/1\.png: empty file; it was readable when the run began"):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from pmal.data.decoding.decode import encode_png
 from pmal.data.decoding.decoded import DecodedImages, scratch_file
+from pmal.data.decoding.fitting import ImageShape
 from pmal.data.decoding.loading import SampleDataset, load_images
 from pmal.data.feeding.batches import (
     ChosenImages,
@@ -71,8 +72,8 @@ def photos(tmp_path):
 @pytest.mark.parametrize("workers", [1, 3])
 def test_batches_come_in_the_order_of_the_plan_with_any_number_of_workers(photos, workers):
     """And from wherever an interrupted epoch goes on, whatever became of the one before."""
-    images = load_images(photos, size=8, channels=3).images
-    streamed = StreamedImages(SampleDataset(photos, 8, 3), torch.device("cpu"), workers)
+    images = load_images(photos, ImageShape(8, 3)).images
+    streamed = StreamedImages(SampleDataset(photos, ImageShape(8, 3)), torch.device("cpu"), workers)
     plan = epoch_plan(12, 2, 0)
     abandoned = streamed.stream(plan)
     next(abandoned)
@@ -82,11 +83,11 @@ def test_batches_come_in_the_order_of_the_plan_with_any_number_of_workers(photos
 
 def test_only_the_set_that_streams_has_workers(photos):
     first, second = (
-        StreamedImages(SampleDataset(part, 8, 3), torch.device("cpu"), workers=1)
+        StreamedImages(SampleDataset(part, ImageShape(8, 3)), torch.device("cpu"), workers=1)
         for part in (photos, photos.at(np.arange(4)))
     )
     assert not is_resident(first)
-    images = load_images(photos, size=8, channels=3).images
+    images = load_images(photos, ImageShape(8, 3)).images
     plan = sequential_plan(4, 2)
     begun = first.stream(plan)
     batches = [next(begun)]
@@ -122,8 +123,8 @@ def test_images_of_the_host_reach_the_gpu_whole():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_streamed_images_reach_the_gpu_whole_and_may_be_kept(photos):
     gpu = torch.device("cuda")
-    resident = ResidentImages(load_images(photos, size=8, channels=3).images, gpu)
-    streamed = StreamedImages(SampleDataset(photos, 8, 3), gpu, workers=2)
+    resident = ResidentImages(load_images(photos, ImageShape(8, 3)).images, gpu)
+    streamed = StreamedImages(SampleDataset(photos, ImageShape(8, 3)), gpu, workers=2)
     busy = torch.randn(4096, 4096, device=gpu)
     for seed in range(3):
         plan = epoch_plan(12, 2, seed)
@@ -137,8 +138,8 @@ def test_streamed_images_reach_the_gpu_whole_and_may_be_kept(photos):
 
 def test_streamed_images_are_the_resident_ones_epoch_after_epoch_and_errors_are_one_line(photos, tmp_path):
     cpu = torch.device("cpu")
-    resident = ResidentImages(load_images(photos, size=8, channels=3).images, cpu)
-    streamed = StreamedImages(SampleDataset(photos, 8, 3), cpu, workers=2)
+    resident = ResidentImages(load_images(photos, ImageShape(8, 3)).images, cpu)
+    streamed = StreamedImages(SampleDataset(photos, ImageShape(8, 3)), cpu, workers=2)
     assert len(streamed) == 12
     for seed in range(3):
         plan = epoch_plan(12, 5, seed)
@@ -154,9 +155,9 @@ def test_streamed_images_are_the_resident_ones_epoch_after_epoch_and_errors_are_
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_set_kept_decoded_is_decoded_once(photos, tmp_path, device):
-    streamed = StreamedImages(SampleDataset(photos, 8, 3), torch.device(device), workers=1)
+    streamed = StreamedImages(SampleDataset(photos, ImageShape(8, 3)), torch.device(device), workers=1)
     decoded = DecodedImages(streamed, scratch_file(tmp_path, (12, 3, 8, 8)))
-    images = load_images(photos, size=8, channels=3).images
+    images = load_images(photos, ImageShape(8, 3)).images
     asked = []
     workers = streamed.workers
     read = workers.results

@@ -9,6 +9,7 @@ from pmal._runtime.session import Session, open_session
 from pmal.config import DataConfig, Resources
 from pmal.data.decoding.decode import encode_png
 from pmal.data.decoding.decoded import DecodedImages
+from pmal.data.decoding.fitting import ImageShape
 from pmal.data.feeding.batches import StreamedImages, is_resident, sequential_plan
 from pmal.data.feeding.parts import image_shape, open_part, training_statistics
 from pmal.data.sources.folder import open_folder
@@ -49,7 +50,7 @@ def streaming(session):
 
 def test_unreadable_images_are_listed_counted_and_said(folder, session):
     (folder / "b" / "05.png").write_bytes(b"")
-    part = open_part("train", open_folder(folder).train, (10, 3), session)
+    part = open_part("train", open_folder(folder).train, ImageShape(10, 3), session)
     quarantine = part.quarantine()
     assert quarantine["total"] == 40 == quarantine["readable"] + len(quarantine["unreadable"])
     assert quarantine["unreadable"][0]["name"].endswith("b/05.png")
@@ -63,9 +64,9 @@ def test_a_class_of_hardly_any_images_is_said(folder, session):
     for file in sorted((folder / "d").iterdir())[:-5]:  # enough
         file.unlink()
     train = open_folder(folder).train
-    open_part("test", train, (10, 3), session)
+    open_part("test", train, ImageShape(10, 3), session)
     assert session.display.said == []
-    open_part("train", train, (10, 3), session)
+    open_part("train", train, ImageShape(10, 3), session)
     [said] = session.display.said
     assert said == "warning: few images: only 1 to learn class 'c' from; 1 of 4 classes have less than 5"
 
@@ -76,12 +77,12 @@ def test_a_class_that_is_lost_altogether_stops(folder, session):
             file.unlink()
     (folder / "c" / "02.png").write_bytes(b"broken")
     with pytest.raises(DataError, match="no image of class 'c' is readable"):
-        open_part("train", open_folder(folder).train, (10, 3), session)
+        open_part("train", open_folder(folder).train, ImageShape(10, 3), session)
 
 
 def test_a_class_that_a_part_never_had_is_not_lost(folder, session):
     train = open_folder(folder).train
-    part = open_part("test", train.at(train.labels != 2), (10, 3), session)
+    part = open_part("test", train.at(train.labels != 2), ImageShape(10, 3), session)
     assert len(part.images) == 30
 
 
@@ -89,21 +90,23 @@ def test_images_are_held_in_memory_while_their_pixels_fit(folder, session):
     samples, pixels = open_folder(folder).train, 40 * 3 * 10 * 10
     for limit, resident in ((pixels, True), (pixels - 1, False)):
         limited = replace(session, resources=Resources(memory_limit=limit / 2**30, workers=1))
-        assert is_resident(open_part("test", samples, (10, 3), limited).images) == resident
+        assert is_resident(open_part("test", samples, ImageShape(10, 3), limited).images) == resident
 
 
 def test_a_cache_that_cannot_be_used_is_said_before_anything_is_read(folder, session, tmp_path, monkeypatch):
     monkeypatch.setattr("pmal.data.feeding.parts.verify_images", lambda *args, **options: pytest.fail("read"))
     resources = Resources(memory_limit=0.0, workers=1, cache=str(tmp_path / "missing"))
     with pytest.raises(DataError, match=r"--cache .*missing: .*No such file"):
-        open_part("train", open_folder(folder).train, (10, 3), replace(session, resources=resources))
+        open_part(
+            "train", open_folder(folder).train, ImageShape(10, 3), replace(session, resources=resources)
+        )
 
 
 def test_a_cache_that_has_no_use_is_said_once(folder, session, tmp_path):
     resources = Resources(cache=str(tmp_path / "missing"))
     samples = open_folder(folder).train
     for name in ("train", "held out", "test"):
-        open_part(name, samples, (10, 3), replace(session, resources=resources))
+        open_part(name, samples, ImageShape(10, 3), replace(session, resources=resources))
     [said] = session.display.said
     assert said.startswith(f"--cache {tmp_path}/missing is not used: ")
 
@@ -112,27 +115,27 @@ def test_a_cache_is_for_the_training_part_without_its_unreadable_images(folder, 
     (folder / "b" / "05.png").write_bytes(b"")
     kept = replace(session, resources=Resources(memory_limit=0.0, workers=1, cache=str(tmp_path)))
     samples = open_folder(folder).train
-    expected = open_part("train", samples, (10, 3), session).images
-    part = open_part("train", samples, (10, 3), kept)
+    expected = open_part("train", samples, ImageShape(10, 3), session).images
+    part = open_part("train", samples, ImageShape(10, 3), kept)
     assert isinstance(part.images, DecodedImages)
     assert len(part.images) == 39
     for _ in range(2):
         assert torch.equal(torch.cat(list(part.images.stream(sequential_plan(39, 10)))), expected.images)
-    assert isinstance(open_part("test", samples, (10, 3), kept).images, StreamedImages)
+    assert isinstance(open_part("test", samples, ImageShape(10, 3), kept).images, StreamedImages)
 
 
 def test_too_many_unreadable_images_stop(folder, session):
     for file in sorted(folder.rglob("*.png"))[::4]:
         file.write_bytes(b"")
     with pytest.raises(DataError, match="10 of 40 images unreadable"):
-        open_part("train", open_folder(folder).train, (10, 3), session)
+        open_part("train", open_folder(folder).train, ImageShape(10, 3), session)
 
 
 def test_statistics_do_not_depend_on_streaming(folder, session, monkeypatch):
     monkeypatch.setattr("pmal.data.feeding.parts.STATISTICS_LIMIT", 15)
     samples = open_folder(folder).train
-    held = open_part("train", samples, (8, 3), session)
-    streamed = open_part("train", samples, (8, 3), streaming(session))
+    held = open_part("train", samples, ImageShape(8, 3), session)
+    streamed = open_part("train", samples, ImageShape(8, 3), streaming(session))
     for a, b in zip(training_statistics(held.images), training_statistics(streamed.images), strict=True):
         assert torch.equal(a, b)
     expected = held.images.images[::3].double().mean(dim=(0, 2, 3)) / 255
@@ -142,7 +145,7 @@ def test_statistics_do_not_depend_on_streaming(folder, session, monkeypatch):
 def test_only_statistics_that_take_long_are_displayed(folder, session, capsys):
     samples = open_folder(folder).train
     for how, expected in ((session, []), (streaming(session), ["mean and deviation: 40 images"])):
-        images = open_part("train", samples, (8, 3), how).images
+        images = open_part("train", samples, ImageShape(8, 3), how).images
         capsys.readouterr()
         training_statistics(images, Lines())
         assert [line.partition(" in ")[0] for line in capsys.readouterr().err.splitlines()] == expected

@@ -34,7 +34,7 @@ def libraries(monkeypatch):
     """Both in the place of the real ones; `offline` holds those whose weights cannot be fetched."""
     offline = set()
 
-    def timm_model(name, pretrained, num_classes):
+    def timm_model(name, pretrained, num_classes, in_chans):
         if pretrained and "timm" in offline:
             unreachable()
         network = Network(pretrained)

@@ -17,10 +17,10 @@ from pmal.data.samples import Samples, VectorStore
 from pmal.data.splits.task import learning_task, open_task
 from pmal.errors import DataError, UsageError
 from pmal.methods import METHODS
+from pmal.mining import run_mining
 from pmal.rejection.bundle.saving import load_model, save_model
 from pmal.rejection.new_class import add_class
 from pmal.rejection.scores import LOGIT_SCORES
-from pmal.reporting import image_quality
 from pmal.reporting.page import run_report as report
 from pmal.reporting.page.sections.score_sections import SCORES
 from pmal.reporting.ranking import audit_run
@@ -156,8 +156,8 @@ def test_the_verdict_stands_at_the_top_and_the_still_picture_has_the_shares(erri
 def test_r_is_that_of_the_mining_and_measured_again_where_there_is_none(run, tmp_path, monkeypatch):
     first = chapters(run, out=tmp_path / "first.html")[1]
     measured = []
-    measure = image_quality.rate_images
-    monkeypatch.setattr(image_quality, "rate_images", lambda *words: measured.append(1) or measure(*words))
+    measure = run_mining.rate_images
+    monkeypatch.setattr(run_mining, "rate_images", lambda *words: measured.append(1) or measure(*words))
     shutil.copytree(run, tmp_path / "run")
     assert chapters(tmp_path / "run")[1] == first
     assert not measured

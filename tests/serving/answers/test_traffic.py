@@ -7,12 +7,10 @@ import numpy as np
 import pytest
 
 from pmal.errors import DataError, UsageError
-from pmal.rejection.open_world import traffic_history
-from pmal.rejection.open_world.traffic_history import TrafficHistory
 from pmal.rejection.open_world.traffic_watch import TrafficWatch
 from pmal.serving.answers import traffic as traffic_module
 from pmal.serving.answers.answer_files import read_p_values
-from pmal.serving.answers.traffic import Traffic
+from pmal.serving.answers.traffic import Traffic, TrafficHistory
 from tests.serving.tiny_model import make_model
 
 MODEL = make_model()
@@ -98,7 +96,7 @@ def test_what_cannot_be_watched_says_why(tmp_path):
 
 
 def test_a_chart_has_few_points_and_they_are_those_of_the_watch(monkeypatch):
-    monkeypatch.setattr(traffic_history, "MOST_POINTS", 10)
+    monkeypatch.setattr(traffic_module, "MOST_POINTS", 10)
     p_values = levels(4, 999)
     history, watch = TrafficHistory(TrafficWatch(60)), TrafficWatch(60)
     history.observe(p_values[:500])

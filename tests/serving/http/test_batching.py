@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 
-from pmal.ensemble.cost import network_cost
+from pmal.ensemble.cost import multiplications
 from pmal.rejection.model import Rule
 from pmal.serving.http import batching as service_batching
 from pmal.serving.http.batching import MicroBatcher, answer_padded, batch_size, is_steady, prototype_weights
@@ -39,7 +39,7 @@ def test_the_size_follows_the_work_of_one_image_and_not_the_clock(monkeypatch):
     monkeypatch.setattr(service_batching, "LARGEST", 4)
     assert batch_size(model) == 4
     assert batch_size(model, 3) == 3
-    each = network_cost(model.classifier).multiplications
+    each = multiplications(model.classifier)
     for limit, size in ((4 * each, 4), (4 * each - 1, 2)):
         monkeypatch.setitem(service_batching.WORK, "cpu", limit)
         assert batch_size(model) == size

@@ -12,6 +12,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from pmal._runtime.processes.launch import environment
+
 CONTROL = "nvidia-cuda-mps-control"
 PIPES, LOGS = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
 USUAL_PIPES = Path("/tmp/nvidia-mps")
@@ -37,24 +39,11 @@ def shared_gpu() -> Iterator[bool]:
         places = {PIPES: f"{folder}/pipes", LOGS: f"{folder}/logs"}
         try:
             started = _start(control, places)
-            with _environment(places if started else {}):
+            with environment(places if started else {}):
                 yield started
         finally:
             # Also if the start failed or was interrupted: the service may run nevertheless.
             _run([control], places, "quit\n")
-
-
-@contextlib.contextmanager
-def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """Set variables for this process and those that it starts; restore them afterwards."""
-    before = {name: os.environ[name] for name in variables if name in os.environ}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name in variables:
-            del os.environ[name]
-        os.environ.update(before)
 
 
 def _start(control: str, places: dict[str, str]) -> bool:

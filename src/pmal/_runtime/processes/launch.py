@@ -3,7 +3,9 @@
 Imports no torch.
 """
 
+import contextlib
 import os
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from pmal.errors import UsageError
@@ -42,6 +44,19 @@ def read_launch() -> Launch:
     if not ("MASTER_ADDR" in os.environ and "MASTER_PORT" in os.environ):
         raise UsageError("WORLD_SIZE is set, MASTER_ADDR and MASTER_PORT are not: start it with torchrun")
     return launch
+
+
+@contextlib.contextmanager
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables for this process and those that it starts; restore them afterwards."""
+    before = {name: os.environ[name] for name in variables if name in os.environ}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name in variables:
+            del os.environ[name]
+        os.environ.update(before)
 
 
 def usable_cores() -> int:

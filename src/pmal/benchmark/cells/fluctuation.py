@@ -21,11 +21,11 @@ from pmal import pipeline
 from pmal._runtime.manifest import describe_environment
 from pmal._runtime.progress import notes_of_warnings
 from pmal._runtime.session import Session
-from pmal._runtime.tensors import load_tensors
 from pmal.benchmark.ablations import MININGS
 from pmal.config import RunConfig
 from pmal.data.feeding.parts import image_shape
 from pmal.data.splits.task import open_task
+from pmal.ensemble.embeddings import FOLDER, stored_embedding
 from pmal.ensemble.inputs import run_inputs
 from pmal.mining import PrototypeSet, QualityOptions, mine_spaces
 from pmal.reporting.about import describe
@@ -39,7 +39,7 @@ def measure_fluctuation(config: RunConfig, run: Path, session: Session) -> dict[
     # Images that could not be read have no embedding.
     inputs = run_inputs(config, image_shape(task.train, config.data), run, session)
     samples = inputs.open("train", task.train, session).samples
-    spaces = [_space(run, index) for index in range(2 * MININGS)]
+    spaces = [stored_embedding(run / FOLDER / str(index)).space for index in range(2 * MININGS)]
     options = QualityOptions(config.mining, config.seed, device=session.device)
     with notes_of_warnings(session.display):
         mined = [
@@ -90,8 +90,3 @@ def _ids(mined: PrototypeSet, label: int) -> list[int]:
 def _nearest(own_TD: Tensor, other_TD: Tensor) -> float:
     """Return the mean distance to the nearest one of the others."""
     return float((1 - own_TD @ other_TD.T).clamp_min(0).amin(dim=1).mean())
-
-
-def _space(run: Path, index: int) -> tuple[Tensor, Tensor, Tensor]:
-    tensors, _ = load_tensors(run / "embeddings" / str(index))
-    return tensors["z"], tensors["weight"], tensors["bias"]

@@ -9,7 +9,7 @@ import shutil
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -131,7 +131,10 @@ def _record(
 
 
 def _speed(run: Path) -> dict[str, Any]:
-    speeds = [event["images_per_s"] for event in read_events(run / "log.jsonl") if "epoch" in event]
+    return _median_speed([e["images_per_s"] for e in read_events(run / "log.jsonl") if "epoch" in e])
+
+
+def _median_speed(speeds: Sequence[float]) -> dict[str, float]:
     return {"images_per_s_median": statistics.median(speeds)} if speeds else {}
 
 
@@ -140,8 +143,7 @@ def _shared(cell: Cell, config: RunConfig, store: ClassifierStore, trained: bool
     found = {key[1]: store.about(key) for key in classifier_keys(config, store.device)}
     others = {str(index): about for index, about in found.items() if about.get("made_by") != cell.name}
     speeds = [about["images_per_s_median"] for about in others.values() if "images_per_s_median" in about]
-    speed = {"images_per_s_median": statistics.median(speeds)} if speeds and not trained else {}
-    return {"shared_classifiers": others} | speed
+    return {"shared_classifiers": others} | ({} if trained else _median_speed(speeds))
 
 
 def _trainings(cell: Cell, config: RunConfig, run: Path, notes: Path) -> dict[int, dict[str, Any]]:
@@ -151,9 +153,7 @@ def _trainings(cell: Cell, config: RunConfig, run: Path, notes: Path) -> dict[in
     for index in range(config.classifiers):
         name = f"classifier {index}"
         speeds = [event["images_per_s"] for event in log if event.get("stage") == name and "epoch" in event]
-        found[index] = {"made_by": cell.name, "seconds": seconds.get(index, 0.0)} | (
-            {"images_per_s_median": statistics.median(speeds)} if speeds else {}
-        )
+        found[index] = {"made_by": cell.name, "seconds": seconds.get(index, 0.0)} | _median_speed(speeds)
     return found
 
 

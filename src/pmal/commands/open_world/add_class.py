@@ -1,6 +1,5 @@
 """The command `pmal add-class`: more classes for a finished model, from images alone."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -10,11 +9,10 @@ import typer
 
 from pmal.commands.open_world.changing import (
     ModelArgument,
-    about_change,
     change_model,
     class_label,
     find_place,
-    say_change,
+    tell_change,
 )
 from pmal.commands.options import AGAIN, DeviceOption, JsonOption, start_session
 from pmal.config import Resources
@@ -62,10 +60,8 @@ def add_class(
         return _add(classifier, name, images) if images else _add_named(classifier, Path(name))
 
     version, added = change_model(place, str(session.device), act)
-    if as_json:
-        print(json.dumps(about_change(place, version) | _described(added, bool(images))))
-    else:
-        say_change(place, version, [str(effect) for effect, _ in added])
+    lines = [str(effect) for effect, _ in added]
+    tell_change(place, version, _described(added, bool(images)), lines, as_json)
 
 
 def _described(added: Added, single: bool) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """What commands that change a finished model share: it is loaded, changed, and saved as a new version."""
 
 import contextlib
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,13 +109,14 @@ def class_label(classifier: "OpenSetClassifier", name: str) -> str | int:
         raise UsageError(f"class '{name}': the classes of this model are integers: pass one") from None
 
 
-def say_change(place: Place, version: "Version", lines: list[str]) -> None:
+def tell_change(
+    place: Place, version: "Version", about: dict[str, Any], lines: list[str], as_json: bool
+) -> None:
     """Print what was changed, which version that is, and what is still of the model before."""
+    older = place.older()
+    if as_json:
+        print(json.dumps({"model": str(place.folder), "version": version.version, "older": older} | about))
+        return
     print("\n".join([*lines, f"model: {place.folder} (version {version.version})"]))
-    if older := place.older():
+    if older:
         print(f"still of the model before: {', '.join(older)}")
-
-
-def about_change(place: Place, version: "Version") -> dict[str, Any]:
-    """Return the same for programs."""
-    return {"model": str(place.folder), "version": version.version, "older": place.older()}

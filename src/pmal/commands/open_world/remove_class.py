@@ -1,6 +1,5 @@
 """The command `pmal remove-class`: a class less for a finished model."""
 
-import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,11 +8,10 @@ import typer
 from pmal._runtime.text import printable
 from pmal.commands.open_world.changing import (
     ModelArgument,
-    about_change,
     change_model,
     class_label,
     find_place,
-    say_change,
+    tell_change,
 )
 from pmal.commands.options import AGAIN, DeviceOption, JsonOption, start_session
 from pmal.config import Resources
@@ -43,7 +41,4 @@ def remove_class(
         return classifier.remove_class(class_label(classifier, name))
 
     version, effect = change_model(place, str(session.device), act)
-    if as_json:
-        print(json.dumps(about_change(place, version) | asdict(effect)))
-    else:
-        say_change(place, version, [str(effect)])
+    tell_change(place, version, asdict(effect), [str(effect)], as_json)

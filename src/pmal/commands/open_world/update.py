@@ -1,6 +1,5 @@
 """The command `pmal update`: answers that somebody corrected, taken into a finished model."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,11 +9,10 @@ import typer
 from pmal._runtime.text import printable
 from pmal.commands.open_world.changing import (
     ModelArgument,
-    about_change,
     change_model,
     class_label,
     find_place,
-    say_change,
+    tell_change,
 )
 from pmal.commands.options import AGAIN, DeviceOption, JsonOption, start_session
 from pmal.config import Resources
@@ -46,11 +44,8 @@ def update(
         return _update(classifier, table)
 
     version, effect = change_model(place, str(session.device), act)
-    if as_json:
-        found = asdict(effect) | {"train_again": effect.train_again}
-        print(json.dumps(about_change(place, version) | found))
-    else:
-        say_change(place, version, [str(effect)])
+    about = asdict(effect) | {"train_again": effect.train_again}
+    tell_change(place, version, about, [str(effect)], as_json)
 
 
 def _update(classifier: "OpenSetClassifier", table: Path) -> "Renewed":

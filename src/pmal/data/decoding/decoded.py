@@ -35,8 +35,7 @@ class DecodedImages:
 
     def __init__(self, images: StreamedImages, file: "ScratchFile") -> None:
         """Take the images and a file for at least as many images."""
-        self.images, self.file, dataset = images, file, images.dataset
-        self.shape = (dataset.channels, dataset.size, dataset.size)
+        self.images, self.file, self.shape = images, file, images.dataset.shape.of_tensor
 
     def __len__(self) -> int:
         return len(self.images)

@@ -30,6 +30,11 @@ class ImageShape(NamedTuple):
     channels: int
     resize: str = BILINEAR
 
+    @property
+    def of_tensor(self) -> tuple[int, int, int]:
+        """Shape of an image as a tensor has it, (C, H, W)."""
+        return self.channels, self.size, self.size
+
 
 @dataclass(frozen=True)
 class BadSample:
@@ -41,29 +46,21 @@ class BadSample:
 
 
 def read_fitted(
-    samples: Samples,
-    *,
-    size: int,
-    channels: int,
-    resize: str = BILINEAR,
-    workers: int = 0,
-    advance: Advance | None = None,
+    samples: Samples, shape: ImageShape, workers: int = 0, advance: Advance | None = None
 ) -> tuple[Pixels, Samples, list[BadSample]]:
     """Decode all samples in threads.
 
     Args:
         samples: the samples to read.
-        size: side of the square that each image is scaled and cropped to.
-        channels: 1 or 3.
-        resize: how it becomes a square, see `decode.RESIZINGS`.
+        shape: what every image is made to fit.
         workers: number of threads, see `try_all`.
         advance: called with the number of samples that were just read.
 
     Returns:
         Pixels (M, C, H, W) of the M readable samples, these samples, and those that were not readable.
     """
-    fitted = np.empty((len(samples), channels, size, size), dtype=np.uint8)
-    read = fitting_reader(samples, size, channels, resize)
+    fitted = np.empty((len(samples), *shape.of_tensor), dtype=np.uint8)
+    read = fitting_reader(samples, shape)
 
     def keep(position: int) -> None:
         fitted[position] = read(position).transpose(2, 0, 1)
@@ -73,14 +70,12 @@ def read_fitted(
     return fitted[readable] if bad else fitted, samples.at(readable), listed(samples, bad)
 
 
-def fitting_reader(
-    samples: Samples, size: int, channels: int, resize: str = BILINEAR
-) -> Callable[[int], Pixels]:
+def fitting_reader(samples: Samples, shape: ImageShape) -> Callable[[int], Pixels]:
     """Return a function from a position to the pixels (size, size, channels) there."""
     store, ids = samples.store, samples.ids
     if isinstance(store, EncodedStore):
-        return lambda position: decode_fitted(store.encoded(int(ids[position])), size, channels, resize)
-    return lambda position: fit_to(store.read(int(ids[position])), size, channels, resize)
+        return lambda position: decode_fitted(store.encoded(int(ids[position])), *shape)
+    return lambda position: fit_to(store.read(int(ids[position])), *shape)
 
 
 def try_each(positions: Iterable[int], attempt: Callable[[int], None]) -> list[tuple[int, str]]:

@@ -13,9 +13,10 @@ import torch
 from torch.utils.data import Dataset
 
 from pmal._runtime.progress import Advance
-from pmal.data.decoding.decode import BILINEAR, verify
+from pmal.data.decoding.decode import verify
 from pmal.data.decoding.fitting import (
     BadSample,
+    ImageShape,
     fitting_reader,
     listed,
     positions_without,
@@ -56,21 +57,13 @@ class Loaded:
 
 
 def load_images(
-    samples: Samples,
-    *,
-    size: int,
-    channels: int,
-    resize: str = BILINEAR,
-    workers: int = 0,
-    advance: Advance | None = None,
+    samples: Samples, shape: ImageShape, *, workers: int = 0, advance: Advance | None = None
 ) -> Loaded:
     """Decode every sample to (channels, size, size).
 
     Args:
-        samples: images, or embeddings if `size` is 1.
-        size: side of the images.
-        channels: 1 or 3; the width of embeddings.
-        resize: how an image becomes a square, see `decode.RESIZINGS`.
+        samples: images, or embeddings.
+        shape: what every image is made to fit; embeddings are one pixel of as many channels as they are wide.
         workers: number of threads, 0 for one per usable CPU core.
         advance: called with the number of samples that were just read.
 
@@ -78,19 +71,16 @@ def load_images(
         UsageError: the samples do not fit the shape.
     """
     if isinstance(samples.store, VectorStore):
-        return _load_rows(samples, samples.store, (size, channels), advance)
-    held = _already_fitted(samples, size, channels)
+        return _load_rows(samples, samples.store, shape, advance)
+    held = _already_fitted(samples, shape)
     if held is not None:
         if advance:
             advance(len(samples))
         return Loaded(held, samples, [])
-    if channels not in (1, 3):
-        raise UsageError(
-            f"the model takes embeddings of {channels} numbers, not images: see docs/how-to/embeddings.md"
-        )
-    fitted, readable, bad = read_fitted(
-        samples, size=size, channels=channels, resize=resize, workers=workers, advance=advance
-    )
+    if shape.channels not in (1, 3):
+        numbers = f"embeddings of {shape.channels} numbers"
+        raise UsageError(f"the model takes {numbers}, not images: see docs/how-to/embeddings.md")
+    fitted, readable, bad = read_fitted(samples, shape, workers, advance)
     return Loaded(torch.from_numpy(fitted), readable, bad)
 
 
@@ -135,30 +125,23 @@ def probe_shape(samples: Samples, limit: int = 64) -> tuple[int, int]:
     return (sides.pop() if len(sides) == 1 else MIXED_SIZE), channels
 
 
-def check_quarantine(
-    quarantine: Sequence[BadSample],
-    total: int,
-    where: str,
-    max_share: float = MAX_UNREADABLE,
-    unit: str = "images",
-) -> None:
+def check_quarantine(quarantine: Sequence[BadSample], total: int, where: str, unit: str = "images") -> None:
     """Reject a part with too many unreadable samples: then the cause is not a few bad files.
 
     Args:
         quarantine: the unreadable samples.
         total: number of all samples of the part.
         where: the part, for the message.
-        max_share: largest share of unreadable samples.
         unit: what the samples are called in the message.
 
     Raises:
-        DataError: the share is larger.
+        DataError: more than a fifth are unreadable.
     """
-    if len(quarantine) > max_share * total:
+    if len(quarantine) > MAX_UNREADABLE * total:
         first = quarantine[0]
         raise DataError(
             f"{where}: {len(quarantine)} of {total} {unit} unreadable (first: {first.name}: {first.reason}), "
-            f"more than {100 * max_share:g} %: repair or remove them"
+            f"more than {100 * MAX_UNREADABLE:g} %: repair or remove them"
         )
 
 
@@ -200,11 +183,8 @@ class _BadImages(Dataset[list[tuple[int, str]]]):
 class SampleDataset(Dataset[torch.Tensor]):
     """Verified samples, decoded in worker processes: (C, H, W) uint8 each, or whole batches of them."""
 
-    def __init__(self, samples: Samples, size: int, channels: int, resize: str = BILINEAR) -> None:
-        self.samples = samples
-        self.size = size
-        self.channels = channels
-        self.resize = resize
+    def __init__(self, samples: Samples, shape: ImageShape) -> None:
+        self.samples, self.shape = samples, shape
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -214,8 +194,8 @@ class SampleDataset(Dataset[torch.Tensor]):
 
     def __getitems__(self, positions: list[int]) -> torch.Tensor:
         """Return a batch (B, C, H, W), which a worker sends as one piece. torch calls it if it exists."""
-        images = np.empty((len(positions), self.channels, self.size, self.size), dtype=np.uint8)
-        read = fitting_reader(self.samples, self.size, self.channels, self.resize)
+        images = np.empty((len(positions), *self.shape.of_tensor), dtype=np.uint8)
+        read = fitting_reader(self.samples, self.shape)
         for place, position in enumerate(positions):
             try:
                 images[place] = read(position).transpose(2, 0, 1)
@@ -225,18 +205,12 @@ class SampleDataset(Dataset[torch.Tensor]):
         return torch.from_numpy(images)
 
 
-def _check_width(store: VectorStore, size: int, channels: int) -> None:
-    """Reject embeddings that do not fit a model of images or of other embeddings."""
-    if size != 1:
-        raise UsageError(f"{store.origin}: embeddings, but the model takes images of {size} px: pass images")
-    check_width(store, channels)
-
-
-def _load_rows(
-    samples: Samples, store: VectorStore, shape: tuple[int, int], advance: Advance | None
-) -> Loaded:
+def _load_rows(samples: Samples, store: VectorStore, shape: ImageShape, advance: Advance | None) -> Loaded:
     """Return a copy of the rows with finite numbers; set the others aside."""
-    _check_width(store, *shape)
+    if shape.size != 1:
+        wanted = f"images of {shape.size} px"
+        raise UsageError(f"{store.origin}: embeddings, but the model takes {wanted}: pass images")
+    check_width(store, shape.channels)
     finite = store.finite(samples.ids)
     bad = [(position, NOT_FINITE) for position in np.flatnonzero(~finite).tolist()]
     readable = samples.at(finite) if bad else samples
@@ -246,9 +220,9 @@ def _load_rows(
     return Loaded(rows, readable, listed(samples, bad))
 
 
-def _already_fitted(samples: Samples, size: int, channels: int) -> torch.Tensor | None:
+def _already_fitted(samples: Samples, shape: ImageShape) -> torch.Tensor | None:
     """Return a copy of pixels in memory that fit the model already; None if something must be decoded."""
     store = samples.store
-    if isinstance(store, ArrayStore) and store.pixels.shape[1:] == (size, size, channels):
+    if isinstance(store, ArrayStore) and store.pixels.shape[1:] == (shape.size, shape.size, shape.channels):
         return torch.from_numpy(store.pixels[samples.ids]).permute(0, 3, 1, 2).contiguous()
     return None

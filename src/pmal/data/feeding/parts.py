@@ -1,5 +1,6 @@
 """From samples to batches: decoded into memory if they fit, streamed if they do not."""
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -71,18 +72,18 @@ def image_shape(samples: Samples, config: DataConfig) -> ImageShape:
     return ImageShape(size, channels)
 
 
-def open_part(name: str, samples: Samples, shape: tuple[int, int] | ImageShape, session: Session) -> Part:
+def open_part(name: str, samples: Samples, shape: ImageShape, session: Session) -> Part:
     """Decode or check every image. Unreadable ones are set aside; too many of them are an error.
 
     Several processes share the work, and each gets all that came out.
     """
-    (size, channels, resize), resources, ranks = ImageShape(*shape), session.resources, session.ranks
+    resources, ranks = session.resources, session.ranks
     in_memory = isinstance(samples.store, VectorStore)
-    fits = in_memory or len(samples) * channels * size**2 <= resources.memory_limit * 2**30
+    fits = in_memory or len(samples) * math.prod(shape.of_tensor) <= resources.memory_limit * 2**30
     room = None
     if not fits and resources.cache and name == "train":  # the others are looked at once or twice
         # Before anything is read: that takes long, and the folder may be a wrong one.
-        room = scratch_file(Path(resources.cache), (len(samples), channels, size, size), ranks)
+        room = scratch_file(Path(resources.cache), (len(samples), *shape.of_tensor), ranks)
     elif resources.cache and name == "train":
         session.display.say(
             f"--cache {resources.cache} is not used: the training images are held in memory, not streamed"
@@ -91,7 +92,7 @@ def open_part(name: str, samples: Samples, shape: tuple[int, int] | ImageShape, 
     with session.display.stage(f"reading {name}", len(samples), samples.unit) as advance:
         report = ranks.for_all(advance)
         if fits:
-            loaded = load_images(own, size=size, channels=channels, resize=resize, advance=report)
+            loaded = load_images(own, shape, advance=report)
             pixels = ranks.gather_rows(loaded.images, ranks.gather(len(loaded.images)))
             bad = loaded.quarantine
         else:
@@ -101,8 +102,7 @@ def open_part(name: str, samples: Samples, shape: tuple[int, int] | ImageShape, 
     if fits:
         images = ResidentImages(pixels, session.device)
     else:
-        streamed = SampleDataset(readable, size, channels, resize)
-        images = StreamedImages(streamed, session.device, resources.workers)
+        images = StreamedImages(SampleDataset(readable, shape), session.device, resources.workers)
         images = images if room is None else DecodedImages(images, room)
     return Part(readable, images, unreadable)
 

@@ -102,15 +102,12 @@ def mean_gray(x_BCHW: Tensor) -> Tensor:
 def smooth(x_BCHW: Tensor) -> Tensor:
     """Blur every channel with its eight neighbors; the border stays."""
     kernel = torch.ones(1, 1, 3, 3, device=x_BCHW.device)
-    summed = conv2d(x_BCHW.reshape(-1, 1, *x_BCHW.shape[2:]), kernel).view(*x_BCHW.shape[:2], *_inner(x_BCHW))
+    B, C, H, W = x_BCHW.shape
+    summed = conv2d(x_BCHW.reshape(-1, 1, H, W), kernel).view(B, C, H - 2, W - 2)
     inside = (summed + 4 * x_BCHW[:, :, 1:-1, 1:-1]) / 13
     found = x_BCHW.clone()
     found[:, :, 1:-1, 1:-1] = (inside + 0.5).floor().clamp(0, 255)
     return found
-
-
-def _inner(x_BCHW: Tensor) -> tuple[int, int]:
-    return x_BCHW.shape[2] - 2, x_BCHW.shape[3] - 2
 
 
 def blend(from_BCHW: Tensor, to_BCHW: Tensor, share: float) -> Tensor:

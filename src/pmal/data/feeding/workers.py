@@ -2,7 +2,6 @@
 
 import contextlib
 import multiprocessing
-import os
 import signal
 import sys
 import warnings
@@ -17,7 +16,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from pmal._runtime.processes.launch import usable_cores
+from pmal._runtime.processes.launch import environment, usable_cores
 from pmal._runtime.signals import leave_interrupts_to_parent, stop_with_parent, uninterrupted_starts
 from pmal.errors import DataError, PmalError
 
@@ -127,17 +126,12 @@ def _server_settings() -> Iterator[None]:
     Its workers do not see Ctrl-C until they say so. SIGTERM stays as it is: the program may fork processes of
     its own from that server, and end them.
     """
-    wanted = {"PYTHONSAFEPATH": "1", "OPENBLAS_NUM_THREADS": "1"}
-    before = {name: os.environ[name] for name in wanted if name in os.environ}
     resource_tracker.ensure_running()  # the server starts it otherwise, and that would unblock signals
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    os.environ.update(wanted)
     try:
-        yield
+        with environment({"PYTHONSAFEPATH": "1", "OPENBLAS_NUM_THREADS": "1"}):
+            yield
     finally:
-        for name in wanted:
-            del os.environ[name]
-        os.environ.update(before)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 

@@ -246,10 +246,7 @@ def limited(samples: Samples, limit: int) -> Samples:
     """Return at most so many samples of every class, in their order; the draw is fixed. 0: all."""
     if not limit:
         return samples
-    random, keep = np.random.default_rng(0), np.zeros(len(samples), dtype=bool)
-    for label in range(len(samples.class_names)):
-        keep[random.permutation(np.flatnonzero(samples.labels == label))[:limit]] = True
-    return samples.at(keep)
+    return _draw(samples, np.full(len(samples.class_names), limit))[1]
 
 
 def long_tailed(samples: Samples, ratio: float, draw: int) -> Samples:

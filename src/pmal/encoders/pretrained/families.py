@@ -16,79 +16,45 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from pmal.config import Allowed, one_of
 from pmal.errors import DataError
 
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "quick_gelu", "relu", "silu")
 
 
-@dataclass(frozen=True)
-class Whole:
-    """A whole number between two bounds, both included."""
-
-    low: int
-    high: int
-
-    def allows(self, value: Any) -> bool:
-        """Return whether the value is such a number."""
-        return type(value) is int and self.low <= value <= self.high
-
-    def __str__(self) -> str:
-        return f"a whole number from {self.low} to {self.high}"
+def whole(low: int, high: int) -> Allowed:
+    """Return the whole numbers between two bounds, both included."""
+    words = f"a whole number from {low} to {high}"
+    return Allowed(lambda value: type(value) is int and low <= value <= high, words)
 
 
-@dataclass(frozen=True)
-class Wholes:
-    """A list with one whole number for each stage."""
+def wholes(each: Allowed) -> Allowed:
+    """Return the lists with one whole number for each stage."""
 
-    each: Whole
+    def allows(value: Any) -> bool:
+        return type(value) is list and 1 <= len(value) <= 8 and all(map(each.allows, value))
 
-    def allows(self, value: Any) -> bool:
-        """Return whether the value is such a list."""
-        return type(value) is list and 1 <= len(value) <= 8 and all(map(self.each.allows, value))
-
-    def __str__(self) -> str:
-        return f"one to eight times {self.each}"
+    return Allowed(allows, f"one to eight times {each}")
 
 
-class Share:
-    """A number from 0 to 1."""
-
-    def allows(self, value: Any) -> bool:
-        """Return whether the value is such a number."""
-        return type(value) in (int, float) and math.isfinite(value) and 0 <= value <= 1
-
-    def __str__(self) -> str:
-        return "a number from 0 to 1"
+def _is_share(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value) and 0 <= value <= 1
 
 
-@dataclass(frozen=True)
-class Among:
-    """One of these values."""
+SHARE = Allowed(_is_share, "a number from 0 to 1")
+WIDTH, SIDE, FLAG, ACTIVATION = whole(1, 16384), whole(1, 4096), one_of(False, True), one_of(*ACTIVATIONS)
 
-    values: tuple[Any, ...]
-
-    def allows(self, value: Any) -> bool:
-        """Return whether the value is one of these, with the same type."""
-        return any(type(value) is type(one) and value == one for one in self.values)
-
-    def __str__(self) -> str:
-        return " or ".join(str(one).lower() for one in self.values)
-
-
-Check = Whole | Wholes | Share | Among
-WIDTH, SIDE, FLAG, ACTIVATION = Whole(1, 16384), Whole(1, 4096), Among((False, True)), Among(ACTIVATIONS)
-
-_ALL: Mapping[str, Check] = {"num_channels": Whole(3, 3), "hidden_act": ACTIVATION}
-_TOKENS: Mapping[str, Check] = {
+_ALL: Mapping[str, Allowed] = {"num_channels": whole(3, 3), "hidden_act": ACTIVATION}
+_TOKENS: Mapping[str, Allowed] = {
     **_ALL,
     "hidden_size": WIDTH,
-    "num_hidden_layers": Whole(1, 256),
-    "num_attention_heads": Whole(1, 256),
+    "num_hidden_layers": whole(1, 256),
+    "num_attention_heads": whole(1, 256),
     "image_size": SIDE,
     "patch_size": SIDE,
-    "layer_norm_eps": Share(),
+    "layer_norm_eps": SHARE,
 }
-_STAGES: Mapping[str, Check] = {**_ALL, "hidden_sizes": Wholes(WIDTH), "depths": Wholes(Whole(1, 128))}
+_STAGES: Mapping[str, Allowed] = {**_ALL, "hidden_sizes": wholes(WIDTH), "depths": wholes(whole(1, 128))}
 
 
 @dataclass(frozen=True)
@@ -98,7 +64,7 @@ class Family:
     config: str
     model: str
     """Names of the model's classes in transformers."""
-    fields: Mapping[str, Check]
+    fields: Mapping[str, Allowed]
     """Fields of its configuration that decide what is computed."""
     first_token: bool = False
     """Whether the features are the first token; else they are the model's own pooled output."""
@@ -113,7 +79,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "dinov2": Family(
             "Dinov2Config",
             "Dinov2Model",
-            {**_TOKENS, "mlp_ratio": Whole(1, 64), "qkv_bias": FLAG, "use_swiglu_ffn": FLAG},
+            {**_TOKENS, "mlp_ratio": whole(1, 64), "qkv_bias": FLAG, "use_swiglu_ffn": FLAG},
             first_token=True,
             fixed={"use_mask_token": False},
         ),
@@ -132,10 +98,10 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             "ConvNextModel",
             {
                 **_STAGES,
-                "num_stages": Whole(1, 8),
+                "num_stages": whole(1, 8),
                 "patch_size": SIDE,
-                "layer_norm_eps": Share(),
-                "layer_scale_init_value": Share(),
+                "layer_norm_eps": SHARE,
+                "layer_scale_init_value": SHARE,
             },
         ),
         "resnet": Family(
@@ -144,7 +110,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             {
                 **_STAGES,
                 "embedding_size": WIDTH,
-                "layer_type": Among(("basic", "bottleneck")),
+                "layer_type": one_of("basic", "bottleneck"),
                 "downsample_in_first_stage": FLAG,
                 "downsample_in_bottleneck": FLAG,
             },

@@ -48,12 +48,9 @@ def _fetch(model: str) -> Path:
     try:
         found = huggingface_hub.snapshot_download(model, cache_dir=hub_cache(), allow_patterns=list(WANTED))
     except Exception as error:  # of many kinds: no network, no such model, no permission, no room
-        raise UsageError(f"hf/{model} cannot be had ({_reason(error)}): {fetch_hint(model)}") from None
+        reason = first_line(error)[:120].rstrip(".: ")
+        raise UsageError(f"hf/{model} cannot be had ({reason}): {fetch_hint(model)}") from None
     finally:
         if shown:
             enable_progress_bars()
     return Path(found)
-
-
-def _reason(error: BaseException) -> str:
-    return first_line(error)[:120].rstrip(".: ")

@@ -5,21 +5,19 @@ import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from pmal.data.decoding.decode import BICUBIC, WHOLE
-from pmal.encoders.adapters import pooled, remove_head
+from pmal.encoders.adapters import build_model, pooled
 from pmal.encoders.pretrained.backbone import Backbone, Cropped
 from pmal.encoders.pretrained.names import package_missing
 from pmal.encoders.pretrained.preprocessing import Preprocessing, checked_preprocessing
 from pmal.encoders.pretrained.weights import load_weights, read_backbone, without_prefix
 from pmal.errors import DataError, UsageError, first_line
 
-KINDS = ("timm", "torchvision")
 HEADS = ("fc.", "classifier.", "head.", "heads.")
 """Prefixes of the tensors of a classifier, which is left out."""
 _NAME = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)?")
@@ -33,7 +31,7 @@ def library_backbone(name: str, weights: str | None) -> Backbone:
         raise UsageError(missing)
     _check_name(model, UsageError)
     given = None if weights is None else read_backbone(Path(weights))
-    network = _build(kind, model, pretrained=given is None)
+    network = build_model(kind, model, pretrained=given is None)
     images = checked_preprocessing(_images(kind, model, network), name)
     if given is not None:
         load_weights(network, _without_head(without_prefix(given, "network."), network), str(weights))
@@ -50,7 +48,7 @@ def rebuild_library(
     _check_name(model, DataError)
     if missing := package_missing(name):
         raise UsageError(missing)
-    return _wrap(name, _build(architecture["kind"], model, pretrained=False), images)
+    return _wrap(name, build_model(architecture["kind"], model), images)
 
 
 def _wrap(name: str, network: nn.Module, images: Preprocessing) -> Backbone:
@@ -67,27 +65,6 @@ def _wrap(name: str, network: nn.Module, images: Preprocessing) -> Backbone:
     )
 
 
-def _build(kind: str, model: str, *, pretrained: bool) -> nn.Module:
-    library = importlib.import_module(kind)
-    try:
-        if kind == "timm":
-            network: nn.Module = library.create_model(model, pretrained=pretrained, num_classes=0)
-            return network
-        weights = _torchvision_weights(library, model) if pretrained else None
-        network = library.models.get_model(model, weights=weights)
-    except Exception as error:  # unknown models, no network, damaged files: each library has its own errors
-        fix = "fetch it on a machine that is online, or pass --weights FILE.safetensors" if pretrained else ""
-        raise UsageError(
-            f"{kind} cannot build '{model}' ({first_line(error)}): {fix or 'choose another of its models'}"
-        ) from None
-    remove_head(network, model)
-    return network
-
-
-def _torchvision_weights(library: ModuleType, model: str) -> Any:
-    return library.models.get_model_weights(model).DEFAULT
-
-
 def _images(kind: str, model: str, network: nn.Module) -> Preprocessing:
     library = importlib.import_module(kind)
     if kind == "timm":
@@ -96,7 +73,7 @@ def _images(kind: str, model: str, network: nn.Module) -> Preprocessing:
         side = math.floor(crop / found.get("crop_pct", 1.0))
         resize = found.get("interpolation", BICUBIC) + (WHOLE if found.get("crop_mode") == "squash" else "")
         return Preprocessing(side, crop, tuple(found["mean"]), tuple(found["std"]), resize)
-    seen = _torchvision_weights(library, model).transforms()
+    seen = library.models.get_model_weights(model).DEFAULT.transforms()
     side, crop = (int(size[0]) for size in (seen.resize_size, seen.crop_size))
     resize = seen.interpolation.value
     return Preprocessing(max(side, crop), crop, tuple(seen.mean), tuple(seen.std), resize)

@@ -17,15 +17,15 @@ from pmal._runtime.seeds import stream
 from pmal.config import MiningConfig
 from pmal.data.rows.table import naming
 from pmal.errors import UsageError
-from pmal.geometry import centered_logits
 from pmal.mining._arrays import Space, check_count, check_spaces
 from pmal.mining.candidates import select_candidates
 from pmal.mining.files.embedding_file import Embeddings, read_embeddings
 from pmal.mining.files.linear_heads import fit_head
 from pmal.mining.files.mined_files import OutputFiles, write_prototypes_csv, write_samples_csv
-from pmal.mining.miner import check_settings, mine
+from pmal.mining.miner import check_settings, mine_rated
 from pmal.mining.prototypes import PrototypeSet
 from pmal.mining.quality import QUALITY_RULES, QualityOptions, count_pairs
+from pmal.mining.sample_quality import SampleQuality
 
 _COMPARING = ("topology", "ensemble")
 
@@ -109,17 +109,9 @@ def mine_file(
     with naming(source), _gpu_memory(), notes_of_warnings(display) as notes:
         spaces, accuracies = _spaces(data, heads, options, display)
         log_r = _measure(spaces, data.labels, options, display)
-        prototypes = mine(
-            log_r,
-            centered_logits(spaces[0].z, spaces[0].weight),
-            data.labels,
-            settings,
-            num_classes=data.num_classes,
-            ids=data.ids,
-            class_names=data.class_names,
-            files=data.paths,
-            seed=seed,
-        )
+        quality = SampleQuality(data.ids, log_r, settings.quality)
+        named = {"class_names": data.class_names, "files": data.paths}
+        prototypes = mine_rated(spaces[0], data.labels, quality, options, ids=data.ids, **named)
     epsilon, per_class = settings.epsilon, settings.per_class
     candidates = select_candidates(log_r, data.labels, epsilon=epsilon, at_least=per_class)
     rows = log_r, candidates, data.labels, data.ids, prototypes, data.paths

@@ -14,7 +14,7 @@ from pmal._runtime.manifest import describe_environment
 from pmal._runtime.text import printable
 from pmal.config import build, to_settings
 from pmal.encoders.registry import ENCODERS
-from pmal.ensemble.classifier import Classifier, ClassifierSpec
+from pmal.ensemble.classifier import ClassifierSpec
 from pmal.errors import DataError, PmalError, UsageError
 from pmal.methods import METHODS, SCORES
 from pmal.optimization import DISTANCES
@@ -71,7 +71,7 @@ def describe(model: OpenSetModel, fingerprint: str) -> dict[str, Any]:
         "written_by": {name: environment[name] for name in _WRITER},
         "fingerprint": fingerprint,
         "network": _network_settings(network.spec),
-        "channels_last": _is_channels_last(network),
+        "channels_last": network.is_channels_last,
         "normalization": {"mean": network.mean.tolist(), "std": network.std.tolist()},
         "rule": asdict(model.rule) | {"threshold": _to_json(model.rule.threshold)},
         "distance": model.reference.distance if model.reference else None,
@@ -156,10 +156,6 @@ def _network_settings(spec: ClassifierSpec) -> dict[str, Any]:
         return settings if spec.backbone else {n: v for n, v in settings.items() if n != "backbone"}
     except (TypeError, ValueError) as error:
         raise UsageError(f"options of encoder {spec.encoder.name} cannot be saved ({error})") from None
-
-
-def _is_channels_last(network: Classifier) -> bool:
-    return any(weight.dim() == 4 and not weight.is_contiguous() for weight in network.parameters())
 
 
 def _describe_calibration(calibration: Calibration) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def chosen(given: Corrected, mask_N: Tensor) -> Corrected:
 def labels_of(model: OpenSetModel, given: Corrected) -> Tensor:
     """Return what a model answers: class numbers, -1 for unknown; one without a threshold rejects nothing."""
     logits_NK = model.logits(given.z)
-    if model.calibration is None and model.rule.threshold is None:
+    if not model.has_threshold:
         return model.nearest_class(given.z, logits_NK).cpu()
     return model.answer_embedded(given.z, logits_NK, given.far).labels
 

@@ -69,8 +69,10 @@ def remove_class(model: OpenSetModel, name: str) -> tuple[OpenSetModel, RemovedC
         typicality=_without_mean(model.typicality, k),
         calibration=_without_samples(model.calibration, k),
     )
-    smaller = _rescored(smaller)
-    held_out = len(smaller.calibration.predictions) if smaller.calibration else 0
+    held_out = 0
+    if smaller.calibration is not None:
+        held = rescored(smaller, smaller.calibration)
+        smaller, held_out = replace(smaller, calibration=held), len(held.predictions)
     return smaller, RemovedClass(name, k < own, prototypes, int(bank_N.sum()), held_out)
 
 
@@ -93,13 +95,9 @@ def _without_logit(network: Classifier, k: int) -> Classifier:
     kept_K = _others(len(spec.class_names), k).to(network.mean.device)
     state = network.state_dict()
     state |= {name: values[kept_K] for name, values in state.items() if name.startswith("head.")}
-    found = found.use_channels_last() if _is_channels_last(network) else found
+    found = found.use_channels_last() if network.is_channels_last else found
     found.load_state_dict(state)
     return found.eval()
-
-
-def _is_channels_last(network: Classifier) -> bool:
-    return any(weight.dim() == 4 and not weight.is_contiguous() for weight in network.parameters())
 
 
 def _reference(reference: Reference, k: int, bank_N: Tensor) -> Reference:
@@ -150,7 +148,3 @@ def _without_samples(calibration: Calibration | None, k: int) -> Calibration | N
 def _renumbered(classes_N: Tensor, k: int) -> Tensor:
     """Return class numbers without k; what was taken for k itself gets a number to be replaced."""
     return (classes_N - (classes_N > k).long()).clamp(min=0)
-
-
-def _rescored(model: OpenSetModel) -> OpenSetModel:
-    return replace(model, calibration=rescored(model, model.calibration)) if model.calibration else model

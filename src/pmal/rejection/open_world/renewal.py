@@ -20,8 +20,8 @@ from torch.nn.functional import pad
 
 from pmal.data.samples import evenly
 from pmal.rejection.building import thumbnails
-from pmal.rejection.model import OpenSetModel, Prototype
-from pmal.rejection.new_class import mine_class
+from pmal.rejection.model import OpenSetModel
+from pmal.rejection.new_class import mine_class, mined_gallery
 from pmal.rejection.open_world.corrected import Corrected, check_corrected, chosen, halves
 from pmal.rejection.open_world.renewal_effect import Renewed, measure_renewal
 from pmal.rejection.open_world.rescoring import calibrated_with
@@ -73,9 +73,7 @@ def _with_prototypes(model: OpenSetModel, k: int, learned: Corrected) -> OpenSet
     mask_KT[k, have : have + len(mined)] = True
     end, gallery, pictures = int(reference.mask_KT[: k + 1].sum()), model.gallery, model.pictures
     if gallery:
-        columns = zip(mined.ids.tolist(), mined.log_r.tolist(), mined.gap.tolist(), strict=True)
-        new = tuple(Prototype(i, learned.files[i], log_r, gap) for i, log_r, gap in columns)
-        gallery = (*gallery[:k], gallery[k] + new, *gallery[k + 1 :])
+        gallery = (*gallery[:k], gallery[k] + mined_gallery(mined, learned.files), *gallery[k + 1 :])
     if pictures is not None:
         pictures = torch.cat([pictures[:end], thumbnails(learned.images[mined.ids]), pictures[end:]])
     wider = replace(reference, prototypes_KTD=table_KTD, mask_KT=mask_KT)

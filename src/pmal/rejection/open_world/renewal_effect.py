@@ -84,9 +84,7 @@ def measure_renewal(
 
 
 def _limit(model: OpenSetModel) -> float | None:
-    if model.calibration is None and model.rule.threshold is None:
-        return None
-    return float(model.limits().amax())
+    return float(model.limits().amax()) if model.has_threshold else None
 
 
 def _drift(model: OpenSetModel, given: Corrected) -> float:

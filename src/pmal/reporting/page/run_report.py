@@ -16,7 +16,6 @@ import torch
 from pmal._runtime.files import make_folder, read_events, read_json, write_text
 from pmal._runtime.processes.ranks import ALONE
 from pmal._runtime.session import Session, open_session
-from pmal._runtime.tensors import has_tensors, load_tensors
 from pmal._runtime.text import printable
 from pmal.config import RunConfig, to_settings
 from pmal.data.feeding.parts import Part
@@ -24,18 +23,18 @@ from pmal.data.samples import Samples, evenly
 from pmal.data.splits.task import Task, open_task
 from pmal.ensemble.classifier import Classifier
 from pmal.ensemble.classifiers import load_classifiers
-from pmal.ensemble.embeddings import EmbeddedSet, embed_images
+from pmal.ensemble.embeddings import embed_images, stored_embedding
 from pmal.ensemble.inputs import run_inputs
 from pmal.errors import DataError, UsageError
 from pmal.methods import METHODS
 from pmal.mining import PrototypeSet
+from pmal.mining.run_mining import quality_of_images
 from pmal.rejection.bundle.saving import load_model
 from pmal.rejection.model import Answers, OpenSetModel
 from pmal.rejection.scores import unknown_scores
 from pmal.rejection.typicality.of_layers import TYPICALITY
 from pmal.rejection.typicality.penalty import DECISION
 from pmal.reporting.evaluation import TESTED, Embedded
-from pmal.reporting.image_quality import quality_of_images
 from pmal.reporting.kept_answers import MOST, kept_answers
 from pmal.reporting.page.document import Page, Section, check_can_render, render_page
 from pmal.reporting.page.numbers.run_numbers import Floats
@@ -150,7 +149,7 @@ def answer_tests(run: Path, config: RunConfig, model: OpenSetModel, task: Task, 
         kept = kept_answers(run, 1, chosen)
         first = load_classifiers(run / "classifiers", 1, task.class_names, session)[0]
         softmax = _softmax_answers(_joined(kept or _embed(first, opened(), session)))
-    answers = model.answer_embedded(z, logits, far) if _has_threshold(model) else None
+    answers = model.answer_embedded(z, logits, far) if model.has_threshold else None
     return Measured(
         known=chosen["test"],
         unknown=chosen.get("unknown"),
@@ -167,7 +166,7 @@ def answer_tests(run: Path, config: RunConfig, model: OpenSetModel, task: Task, 
 
 def read_mined(run: Path, config: RunConfig, task: Task, session: Session) -> Mined:
     """Return the quality of every training image, and the run's prototypes."""
-    embedded = [_stored_embedding(run / "embeddings" / str(u)) for u in range(config.classifiers)]
+    embedded = [stored_embedding(run / "embeddings" / str(u)) for u in range(config.classifiers)]
     samples, rule = task.train, config.mining.quality
     if any(len(space.z_ND) != len(samples) for space in embedded):
         raise DataError(f"{run}: trained on other images than the data hold now: fit a new run")
@@ -244,10 +243,6 @@ def _arrays(scores: Mapping[str, torch.Tensor]) -> dict[str, Floats]:
     return {name: score.double().numpy() for name, score in scores.items()}
 
 
-def _has_threshold(model: OpenSetModel) -> bool:
-    return model.calibration is not None or model.rule.threshold is not None
-
-
 def _thresholds(model: OpenSetModel) -> dict[str, float]:
     """Return one for each score; those of single classes have no place on one axis."""
     rule, calibration = model.rule, model.calibration
@@ -265,14 +260,7 @@ def _deciding(model: OpenSetModel) -> str:
 def _prototype_spaces(run: Path, model: OpenSetModel, mined: Mined) -> list[Floats]:
     """Return embeddings of all prototypes, by class and rank: by the first classifier, and by the model."""
     positions = [mined.position_of[i] for i in mined.prototypes.ids.tolist()]
-    before = _stored_embedding(run / "embeddings" / "0").z_ND[positions]
+    before = stored_embedding(run / "embeddings" / "0").z_ND[positions]
     assert model.reference is not None
     after = model.reference.prototypes_KTD[model.reference.mask_KT]
     return [before.double().numpy(), after.double().cpu().numpy()]
-
-
-def _stored_embedding(path: Path) -> EmbeddedSet:
-    if not has_tensors(path):
-        raise DataError(f"{path.parent}: no embeddings of the training images: run `pmal fit` again")
-    tensors, _ = load_tensors(path)
-    return EmbeddedSet(tensors["z"], tensors["weight"], tensors["bias"], fresh=False)

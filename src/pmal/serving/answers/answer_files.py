@@ -34,15 +34,12 @@ def read_p_values(path: Path, watched: str | None = None) -> list[float]:
     """
     text = _text(path)
     try:
-        found = _of_json(text) if text.lstrip().startswith("{") else _of_csv(text, watched)
-        return [float(value) for value in found]
+        if text.lstrip().startswith("{"):
+            return [float(answer["p_value"]) for answer in json.loads(text)["answers"]]
+        return [float(value) for value in _of_csv(text, watched)]
     except (KeyError, TypeError, ValueError, RecursionError, csv.Error):
         fix = "pass what `pmal predict --json` or --csv printed, of a model with held-out images"
         raise DataError(f"{path}: no answers with p-values in it: {fix}") from None
-
-
-def _of_json(text: str) -> list[Any]:
-    return [answer["p_value"] for answer in json.loads(text)["answers"]]
 
 
 def _of_csv(text: str, watched: str | None) -> list[Any]:

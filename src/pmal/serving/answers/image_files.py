@@ -1,5 +1,6 @@
 """Image files given by a user, found and decoded block by block. Imports no torch."""
 
+import math
 import os
 import stat
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -60,14 +61,11 @@ def read_images(
     files: Sequence[str], shape: ImageShape, advance: Advance | None = None
 ) -> Iterator[ReadBlock]:
     """Yield the files block by block, decoded to (channels, size, size)."""
-    size, channels, resize = shape
-    count = max(1, min(BLOCK_IMAGES, BLOCK_BYTES // (channels * size**2)))
+    count = max(1, min(BLOCK_IMAGES, BLOCK_BYTES // math.prod(shape.of_tensor)))
     for start in range(0, len(files), count):
         block = files[start : start + count]
         samples = Samples.whole(FileStore("", block), np.zeros(len(block), np.int64), ("",))
-        images, readable, quarantine = read_fitted(
-            samples, size=size, channels=channels, resize=resize, advance=advance
-        )
+        images, readable, quarantine = read_fitted(samples, shape, advance=advance)
         bad = [BadFile(block[sample.id], sample.reason) for sample in quarantine]
         yield ReadBlock([block[row] for row in readable.ids.tolist()], images, bad)
 

@@ -1,5 +1,6 @@
 """The watch over what a service answers: by p-values alone, in memory and, where asked for, in a file."""
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -7,12 +8,55 @@ from typing import Any
 from pmal._runtime.files import make_folder
 from pmal.errors import DataError, UsageError
 from pmal.rejection.model import OpenSetModel
-from pmal.rejection.open_world.traffic_history import TrafficHistory
-from pmal.rejection.open_world.traffic_watch import TrafficWatch, check_watchable, in_words
+from pmal.rejection.open_world.martingale import levels
+from pmal.rejection.open_world.traffic_watch import WATCHED, TrafficWatch, check_watchable, in_words
 from pmal.serving.answers.answer_files import KEPT, read_p_values, watched_name
 
 FILE_LIMIT = 8 << 20
 """Bytes of a file of p-values, more than 100,000 answers; then it becomes FILE.old, and a new one begins."""
+MOST_POINTS = 240
+"""Points of a chart, at most, however many answers there are."""
+
+
+class TrafficHistory:
+    """Points of a watch at equal distances in answers; every second one is dropped when there are too many.
+
+    >>> watch = TrafficWatch(samples=99)
+    >>> history = TrafficHistory(watch)
+    >>> history.observe([0.5, 0.02])
+    >>> history.points()["answered"], history.points()["rejected"]
+    ([0, 1, 2], [0, 0, 1])
+    """
+
+    def __init__(self, watch: TrafficWatch) -> None:
+        self.watch = watch
+        self._every = 1
+        self._points = [self._now()]
+
+    def observe(self, p_values: Sequence[float]) -> None:
+        """Let the watch take p-values, and keep points of what it says."""
+        for level in levels(p_values, self.watch.samples).tolist():
+            self.watch.take(level)
+            if self.watch.answered % self._every == 0:
+                self._points.append(self._now())
+            if len(self._points) > MOST_POINTS:
+                self._points, self._every = self._points[::2], 2 * self._every
+
+    def points(self) -> dict[str, list[Any]]:
+        """Return the points as columns, the latest answer last.
+
+        Returns:
+            `answered` and `rejected` up to each point, and the evidence of each martingale, in powers of ten.
+        """
+        points = list(self._points)
+        if points[-1][0] != self.watch.answered:
+            points.append(self._now())
+        names, columns = ("answered", "rejected", *WATCHED), zip(*points, strict=True)
+        return {name: list(column) for name, column in zip(names, columns, strict=True)}
+
+    def _now(self) -> tuple[float, ...]:
+        evidence = (self.watch.log_capital(name) / math.log(10) for name in WATCHED)
+        return (self.watch.answered, self.watch.rejected_answers, *evidence)
 
 
 class Traffic:

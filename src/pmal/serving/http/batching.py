@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from pmal.data.samples import Pixels, Vectors
-from pmal.ensemble.cost import network_cost
+from pmal.ensemble.cost import multiplications
 from pmal.optimization.distances import attention_weights
 from pmal.rejection.model import Answers, OpenSetModel
 from pmal.serving.onnx.parity import random_inputs
@@ -190,7 +190,7 @@ class MicroBatcher(Generic[Model]):
 
 def _affordable(model: OpenSetModel) -> int:
     limit = WORK.get(model.classifier.mean.device.type, WORK["cpu"])
-    each, size = max(1, network_cost(model.classifier).multiplications), 1
+    each, size = max(1, multiplications(model.classifier)), 1
     while size < LARGEST and 2 * size * each <= limit:
         size *= 2
     return size

@@ -4,8 +4,23 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from pmal.serving.http.requests.media import FORM, JSON, RAW_TYPES
-
+RAW_TYPES = (
+    "application/octet-stream",
+    "image/bmp",
+    "image/gif",
+    "image/jpeg",
+    "image/png",
+    "image/tiff",
+    "image/webp",
+    "image/x-ms-bmp",
+    "image/x-portable-anymap",
+    "image/x-portable-bitmap",
+    "image/x-portable-graymap",
+    "image/x-portable-pixmap",
+)
+FORM = "multipart/form-data"
+JSON = "application/json"
+"""The types of bodies that are taken."""
 Number = float | Literal["inf", "-inf", "nan"]
 """JSON has no numbers that are not finite: those are text."""
 

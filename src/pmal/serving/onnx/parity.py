@@ -109,10 +109,9 @@ def images_to_check(model: OpenSetModel, run: Path, session: Session) -> Images:
         session: device, data and display.
     """
     spec = model.classifier.spec
-    shape = (spec.channels, spec.image_size, spec.image_size)
     unit = "rows" if spec.image_size == 1 else "images"
     parts, texts = [random_inputs(model, RANDOM_IMAGES)], [f"{RANDOM_IMAGES} random {unit}"]
-    if model.pictures is not None and tuple(model.pictures.shape[1:]) == shape:
+    if model.pictures is not None and tuple(model.pictures.shape[1:]) == spec.image_shape.of_tensor:
         parts.append(model.pictures)
         texts.append(f"{len(model.pictures)} prototypes")
     if (run / CONFIG).is_file():
@@ -133,8 +132,8 @@ def random_inputs(model: OpenSetModel, count: int) -> torch.Tensor:
     if spec.image_size == 1:
         normal_ND = torch.randn(count, spec.channels, generator=generator)
         return (normal_ND * network.std.cpu() + network.mean.cpu())[:, :, None, None]
-    shape = (count, spec.channels, spec.image_size, spec.image_size)
-    return torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
+    shape = spec.image_shape.of_tensor
+    return torch.randint(0, 256, (count, *shape), generator=generator, dtype=torch.uint8)
 
 
 def _run_images(run: Path, shape: ImageShape, session: Session) -> dict[str, torch.Tensor]:
@@ -143,7 +142,7 @@ def _run_images(run: Path, shape: ImageShape, session: Session) -> dict[str, tor
     for name, samples in (("unknown test", task.unknown), ("known test", task.test)):
         if samples is not None:
             few = samples.at(evenly(len(samples), PART_LIMIT))
-            found[name] = load_images(few, **shape._asdict()).images
+            found[name] = load_images(few, shape).images
     return found
 
 

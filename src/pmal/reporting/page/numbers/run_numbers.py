@@ -39,7 +39,8 @@ def score_histogram(known_N: Floats, unknown_M: Floats | None, threshold: float 
         unknown_M: scores of unknown images. None: there are none.
         threshold: None: there is none.
     """
-    pooled = _finite(np.concatenate([known_N, unknown_M if unknown_M is not None else known_N[:0]]))
+    pooled = np.concatenate([known_N, unknown_M if unknown_M is not None else known_N[:0]])
+    pooled = pooled[np.isfinite(pooled)]
     limit = [threshold] if threshold is not None and math.isfinite(threshold) else []
     low, high = np.quantile(pooled, [0.005, 0.995]) if len(pooled) else (0.0, 1.0)
     low, high = min([low, *limit]), max([high, *limit])
@@ -146,7 +147,3 @@ def _along(x: Floats, y: Floats, most: int) -> Ints:
 
 def _nan_is_unknown(scores: Floats) -> Floats:
     return np.where(np.isnan(scores), np.inf, scores)
-
-
-def _finite(scores: Floats) -> Floats:
-    return scores[np.isfinite(scores)]

@@ -12,10 +12,10 @@ from starlette.requests import Request
 
 from pmal.data.decoding.decode import MAX_PIXELS
 from pmal.serving.http.requests.deadline import within
-from pmal.serving.http.requests.media import FORM, JSON, RAW_TYPES
 from pmal.serving.http.requests.refusals import Refused
 from pmal.serving.http.requests.row_requests import FORM as ROWS_FORM
 from pmal.serving.http.requests.row_requests import pack_rows
+from pmal.serving.http.schemas import FORM, JSON, RAW_TYPES
 
 
 @dataclass(frozen=True)
