@@ -161,13 +161,15 @@ def _typicality(
 
 
 def _of_classes(names: tuple[str, ...], tensors: Mapping[str, Tensor], path: Path) -> ClassTypicality:
-    _check_names(tensors, {"center", "whitening", "means"}, set(), path)
-    center_F, whitening_FF, means_KF = (tensors[name] for name in ("center", "whitening", "means"))
+    kinds = ("center", "whitening", "means", "lengths")
+    _check_names(tensors, set(kinds), set(), path)
+    center_F, whitening_FF, means_KF, lengths = (tensors[name] for name in kinds)
     width = center_F.numel()
     _check(path, "center", center_F, (torch.float32,), (width,))
     _check(path, "whitening", whitening_FF, (torch.float32,), (width, width))
     _check(path, "means", means_KF, (torch.float32,), (_length(means_KF, 0), width))
-    return ClassTypicality(center_F, whitening_FF, means_KF)
+    _check(path, "lengths", lengths, (torch.float32,), (2,))
+    return ClassTypicality(center_F, whitening_FF, means_KF, lengths)
 
 
 def _of_layers(names: tuple[str, ...], tensors: Mapping[str, Tensor], path: Path) -> Typicality:

@@ -120,10 +120,9 @@ def _without_mean(typicality: AnyTypicality | None, k: int) -> AnyTypicality | N
     """Return the typicality of features without a class; that of layers knows no classes."""
     if not isinstance(typicality, ClassTypicality):
         return typicality
-    center_F, whitening_FF, means_KF = (
-        typicality.get_buffer(name) for name in ("center", "whitening", "means")
-    )
-    return ClassTypicality(center_F, whitening_FF, means_KF[_others(len(means_KF), k)])
+    buffers = dict(typicality.named_buffers())
+    means_KF = buffers["means"][_others(len(buffers["means"]), k)]
+    return ClassTypicality(buffers["center"], buffers["whitening"], means_KF, buffers["lengths"])
 
 
 def _without_samples(calibration: Calibration | None, k: int) -> Calibration | None:
