@@ -113,8 +113,10 @@ def measure_finetuned(encoder: str, draw: int, root: Path, work: Path) -> list[d
     """Return the figures of one run with fine-tuning of the last blocks, and of its frozen features."""
     run, session = work / f"finetuned-{encoder}-{draw}", open_session(Resources(device="cpu"), Lines())
     config, start = configure(encoder, 0, draw, root / "photos", "last"), time.perf_counter()
+    new = not run.exists()
     figures = pipeline.fit(config, run, session)
-    model, seconds = read_json(run / "model" / "model.json"), time.perf_counter() - start
+    model = read_json(run / "model" / "model.json")
+    seconds = time.perf_counter() - start if new else None  # a run that was resumed took longer
     about = {"encoder": encoder, "limit": 0, "draw": draw}
     return [
         about | {"seconds": None, "features": "frozen"} | pmal_figures(figures["frozen"], model),
