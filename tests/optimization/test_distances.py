@@ -232,6 +232,6 @@ def test_shapes_that_do_not_fit_are_named(distance):
 
 def test_every_distance_can_be_set():
     hint = typing.get_type_hints(OptimizationConfig, include_extras=True)["distance"]
-    assert hint.__metadata__[0].names == tuple(DISTANCES)
+    assert str(hint.__metadata__[0]) == " or ".join(DISTANCES)
     with pytest.raises(UsageError, match="distance = 'nearst': must be point-to-set or nearest"):
         OptimizationConfig(distance="nearst")
