@@ -59,8 +59,8 @@ class Form:
 
 
 FORMS = [Form(weight=0.0), Form(start=0.0, weight=0.1)]
-FORMS += [Form(start=math.log(10), weight=weight) for weight in (0.2, 0.4)]
-FORMS += [Form(weight=weight) for weight in (1.0, 3.0, 10.0, 30.0)]
+FORMS += [Form(weight=weight) for weight in (0.1, 0.2, 0.4)]
+FORMS += [Form(start=math.log(100), weight=weight) for weight in (1.0, 3.0, 10.0)]
 FORMS += [Form(offset=offset) for offset in (0.1, 0.4)] + [Form(share=share) for share in (0.0, 0.1, 1.0)]
 NUMBERS = [Form(directions=directions) for directions in (16, 32, 64, 128)]
 Observed = tuple[torch.Tensor, dict[str, torch.Tensor]]

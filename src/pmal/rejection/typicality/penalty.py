@@ -18,12 +18,12 @@ from torch import Tensor
 
 DECISION = "decision"
 """The name of the deciding score with the penalty in it, among other scores."""
-START = math.log(100)
-"""Units above a usual image, from which on typicality counts: about one known image in 200 lies there.
+START = math.log(10)
+"""Units above a usual image, from which on typicality counts: one known image in 20 lies there.
 
 Near unknown images are as typical as known ones. A penalty that begins earlier would only add noise to their
 near score. Start, weight and square were chosen on known classes alone (docs/method.md)."""
-WEIGHT = 3.0
+WEIGHT = 0.2
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ class Penalty:
 
         Minus infinity stands for images whose typicality is not known: nothing is added.
 
-        >>> Penalty(usual=10.0, spread=1.0, unit=0.5)(torch.tensor([3.0, 12.0, 10.0 + START + 2.0]))
-        tensor([0.0000, 0.0000, 6.0000], dtype=torch.float64)
+        >>> Penalty(usual=10.0, spread=1.0, unit=0.5)(torch.tensor([3.0, 12.0, 10.0 + START + 5.0]))
+        tensor([0.0000, 0.0000, 2.5000], dtype=torch.float64)
         """
         above_B = (far_B.double() - self.usual) / self.spread
         if self.linear:
@@ -70,9 +70,9 @@ class Penalty:
     def far_limit(self, room: Tensor) -> Tensor:
         """Return the typicality whose penalty is as large as the room that a near score has, float64 ().
 
-        >>> limit = Penalty(usual=10.0, spread=1.0, unit=0.5).far_limit(torch.tensor(6.0))
+        >>> limit = Penalty(usual=10.0, spread=1.0, unit=0.5).far_limit(torch.tensor(2.5))
         >>> round(float(limit) - START, 6)
-        12.0
+        15.0
         """
         units = room.double().clamp(min=0.0) / self.unit
         return self.usual + self.spread * (units if self.linear else START + (units / WEIGHT).sqrt())
