@@ -40,7 +40,12 @@ def complete_settings(
         if method not in METHODS:
             raise unknown_name("method", method, METHODS)
         recipe = own_recipe(method, given.get("data", {}).get("source", SAMPLE))
-    settings = merge(read_recipe(recipe or usual_recipe(given)), given)
+    return with_given(read_recipe(recipe or usual_recipe(given)), given), note
+
+
+def with_given(settings: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with those given over them, and with what follows from these."""
+    settings = merge(settings, given)
     # A user who sets a held-out share or a number of epochs wants exactly that: no folds, no least steps.
     for section, asked, instead in (("data", "held_out", "folds"), ("training", "epochs", "min_steps")):
         chosen = given.get(section, {})
@@ -49,7 +54,7 @@ def complete_settings(
     if settings.get("encoder", {}).get("finetune", "none") != "none" and "folds" not in given.get("data", {}):
         # Fine-tuning in each fold takes ten times as long. One for all folds has seen the held-out images.
         settings = merge(settings, {"data": {"folds": 0}})
-    return settings, note
+    return settings
 
 
 def usual_recipe(given: Mapping[str, Any]) -> str:

@@ -1,10 +1,12 @@
 """`pmal report`, and the report at the end of `pmal fit`."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from pmal.reporting.page import run_report as report
+from pmal.run.run_folder import read_config
 from tests.support.command_line import assert_one_line_error
 from tests.support.report_runs import NAMES, write_photos
 
@@ -41,6 +43,23 @@ def test_a_fit_without_a_report(words, tmp_path, call):
     (tmp_path / "run" / "report.html").write_text("of the run before")
     assert call(*words, "--no-report", "--from", "calibration", "--set", "rejection.accept=0.9")[0] == 0
     assert not (tmp_path / "run" / "report.html").exists(), "it would show what is no longer so"
+
+
+@pytest.mark.slow
+def test_a_stage_that_is_done_again_keeps_the_settings_of_its_run(words, tmp_path, call):
+    """Without the source, the classes, the method and the seed, which were asked for again."""
+    run = tmp_path / "run"
+    assert call(*words, "--seed", 3, "--no-report")[0] == 0
+    before = read_config(run)
+    code, _, error = call("fit", "--out", run, "--no-report", "--from", "calibration")
+    assert code == 0, error
+    assert read_config(run) == before
+    changes = ["--set", "rejection.accept=0.9"]
+    assert call("fit", "--out", run, "--no-report", "--from", "calibration", *changes)[0] == 0
+    assert read_config(run) == replace(before, rejection=replace(before.rejection, accept=0.9))
+    assert_one_line_error(
+        call("fit", "--out", run, "--seed", 4, "--from", "calibration"), 2, "seed = 3, not 4"
+    )
 
 
 @pytest.mark.slow

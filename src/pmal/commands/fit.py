@@ -28,7 +28,7 @@ from pmal.commands.options import (
     start_shared_session,
 )
 from pmal.commands.report import report_after_fit
-from pmal.config import Resources, describe_recipes
+from pmal.config import Resources, RunConfig, describe_recipes
 from pmal.errors import UsageError
 from pmal.run.stages import STAGE_NAMES
 
@@ -68,7 +68,8 @@ def fit(
 ) -> None:
     """Train on SOURCE (default: the embedded sample of digits) and measure the result.
 
-    Run the same command again after an interruption: it resumes where it stopped.
+    Run the same command again after an interruption: it resumes where it stopped. With --from or --only, a
+    run keeps its settings where no others are given.
     """
     names = [name.strip() for name in known.split(",")] if known is not None else None
     if names and not all(names):
@@ -93,7 +94,8 @@ def fit(
         "training": {"epochs": epochs},
     }
     resources = Resources(device, data_root, workers, memory_limit, checkpoint_seconds, cache)
-    config, note = configure(recipe, named, assignments or [], resources)
+    kept = _kept(out) if out and (start or only) else None
+    config, note = configure(recipe, named, assignments or [], resources, kept)
     out = outside_data(out or Path("runs") / run_name(config), config)
     session = start_shared_session(resources, as_json)
     say_if_any(note, session)
@@ -110,3 +112,10 @@ def fit(
         if written:
             print(f"report: {written}")
         print(f"{f'stage {only} is done; ' if only else ''}run folder: {out}")
+
+
+def _kept(out: Path) -> RunConfig | None:
+    """Return the settings of a run that is there; None for a new one."""
+    from pmal.run.run_folder import CONFIG, read_config
+
+    return read_config(out) if (out / CONFIG).is_file() else None

@@ -24,6 +24,7 @@ from pmal.config import (
     merge,
     parse_assignment,
     read_recipe,
+    to_settings,
 )
 from pmal.errors import UsageError
 from pmal.plugins import load_plugin
@@ -206,17 +207,32 @@ def start_shared_session(resources: Resources, quiet: bool, advice: str = GO_ON)
 
 
 def configure(
-    recipe: str | None, named: dict[str, Any], assignments: list[str], resources: Resources
+    recipe: str | None,
+    named: dict[str, Any],
+    assignments: list[str],
+    resources: Resources,
+    kept: RunConfig | None = None,
 ) -> tuple[RunConfig, str]:
-    """Return defaults, then recipe, `--set` and the options by name; and why this encoder was chosen."""
+    """Return defaults, then recipe, `--set` and the options by name; and why this encoder was chosen.
+
+    Args:
+        recipe: its name or file.
+        named: the options by name.
+        assignments: of `--set`.
+        resources: of this machine.
+        kept: the settings of a run that is done again in part. They stand in for defaults and recipe.
+    """
     given = merge(*(checked(parse_assignment(text)) for text in assignments), _given(named))
     if recipe is not None and recipe != OWN:
         checked(read_recipe(recipe), f"recipe {recipe}: ")
 
     from pmal._runtime.devices import choose_device
     from pmal.data.sources.readers import absolute_source, is_named, open_source
-    from pmal.defaults import complete_settings
+    from pmal.defaults import complete_settings, with_given
 
+    if kept is not None and recipe is None:
+        settings = with_given(to_settings(kept), given)
+        return build(RunConfig, merge(settings, {"data": {"source": absolute_source(_source(settings))}})), ""
     source = _source(given)
     absolute_source(source)  # refuses what is no path, which is opened here to choose an encoder
     own = None if is_named(source) else lambda: open_source(source, resources.data_root).train
