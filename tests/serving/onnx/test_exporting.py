@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from pmal._runtime.progress import Silent
-from pmal.errors import DataError, Interrupted, PmalError, UsageError
+from pmal.errors import DataError, Interrupted, PmalError, UsageError, out_of_memory
 from pmal.rejection.model import Rule
 from pmal.serving.answers.answering import describe_answers
 from pmal.serving.onnx import exporting as module
@@ -251,3 +251,24 @@ def test_damaged_bytes_are_refused_by_the_same_reader():
     _, found = exported("distance")
     with pytest.raises(DataError):
         OnnxModel(found.data[: len(found.data) // 2], "m.onnx")
+
+
+def test_no_room_for_the_file_is_told_as_any_other_lack_of_memory():
+    """protobuf has an error of its own for it, which says nothing."""
+    from google.protobuf.message import EncodeError
+
+    class Whole:
+        size = 10
+
+        def ByteSize(self):  # noqa: N802
+            return self.size
+
+        def SerializeToString(self, deterministic):  # noqa: N802
+            raise EncodeError("Failed to serialize proto")
+
+    with pytest.raises(MemoryError, match="no room for the ONNX file") as found:
+        module._to_bytes(Whole())
+    assert "out of memory (no room for the ONNX file)" in out_of_memory(found.value)
+    Whole.size = module.FILE_LIMIT + 1
+    with pytest.raises(UsageError, match="larger than 2 GiB"):
+        module._to_bytes(Whole())

@@ -153,10 +153,19 @@ def _serialize(program: Any, header: OnnxHeader) -> bytes:
     del proto.metadata_props[:]
     for key, value in header.to_metadata().items():
         proto.metadata_props.add(key=key, value=value)
-    if proto.ByteSize() > FILE_LIMIT:
-        raise UsageError("not exported: larger than 2 GiB, which no ONNX file can be")
-    data: bytes = proto.SerializeToString(deterministic=True)
-    return seal(data)
+    return seal(_to_bytes(proto))
+
+
+def _to_bytes(proto: Any) -> bytes:
+    from google.protobuf.message import EncodeError
+
+    try:
+        if proto.ByteSize() > FILE_LIMIT:
+            raise UsageError("not exported: larger than 2 GiB, which no ONNX file can be")
+        data: bytes = proto.SerializeToString(deterministic=True)
+    except EncodeError as error:  # which says nothing more
+        raise MemoryError("no room for the ONNX file") from error
+    return data
 
 
 def _root(error: BaseException) -> str:
