@@ -145,6 +145,15 @@ def test_one_class_is_told_from_all_else(scale, tmp_path):
         OpenSetClassifier(method="arpl").fit(PROBLEM.X[own], PROBLEM.y[own])
 
 
+def test_of_one_class_whose_samples_are_all_alike_only_these_are_known():
+    """Their covariance is 0, so that nothing was far from it: every row was known."""
+    alike = np.tile(np.array([1.0, 2.0, 3.0, 4.0], np.float32), (60, 1))
+    made = OpenSetClassifier(random_state=0, device="cpu").fit(alike, np.zeros(60, int))
+    others = np.array([[1, 2, 3, 5], [9, 9, 9, 9], [0, 0, 0, 0], [1, 2, 3, 4.0001]], np.float32)
+    assert made.predict(alike[:2]).tolist() == [0, 0]
+    assert made.predict(others).tolist() == [-1] * 4
+
+
 def test_what_is_not_taken_is_refused_in_one_line(fitted):
     refused = {
         r"X is sparse.*X\.toarray\(\)": lambda: classifier().fit(csr_array(PROBLEM.X), PROBLEM.y),

@@ -24,6 +24,8 @@ START = math.log(10)
 Near unknown images are as typical as known ones. A penalty that begins earlier would only add noise to their
 near score. Start, weight and square were chosen on known classes alone (docs/method.md)."""
 WEIGHT = 0.2
+SMALLEST = 1e-6
+"""The least unit of the typicality of a single class, relative to that of a usual image."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,7 @@ class Penalty:
         (_, unit), (usual, spread) = _scale(near_n), _scale(far_n)
         if len(near_n) > 1 and not near_n.any():
             unit, linear = 1.0, True
+            spread = spread or SMALLEST * max(usual, 1.0)  # known images are all alike: what differs is not
         sound = len(near_n) == len(far_n) and unit > 0 and spread > 0
         return cls(usual, spread, unit, linear) if sound else None
 
