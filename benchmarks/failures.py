@@ -297,14 +297,16 @@ def _try_all(asked: argparse.Namespace) -> int:
     made = run_command([*FIT, "--out", str(run)])
     if made.code:
         raise SystemExit(made.error)
-    known = _earlier(asked.out, code_revision())
-    jobs: dict[str, dict[str, Any]] = known.get("commands", {})
+    jobs: dict[str, dict[str, Any]] = {}
     for name in asked.only.split(","):
         tried = try_job(name, asked.kinds.split(","), asked.most, case, run)
+        known = _earlier(asked.out, code_revision())  # now, because another process may have added to it
+        jobs = known.get("commands", {})
         kinds = {**jobs.get(name, {}), **tried}
         jobs[name] = {kind: kinds[kind] for kind in KINDS if kind in kinds}
         if asked.out:
             seconds = round(time.monotonic() - start) + known.get("seconds", 0)
+            start = time.monotonic()
             about = {"revision": code_revision(), "seconds": seconds}
             hardware = describe_environment(torch.device("cpu"))["hardware"]
             make_folder(asked.out.parent)
