@@ -4,6 +4,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from pmal._runtime import tensors as module
 from pmal._runtime.files import sha256
 from pmal._runtime.tensors import (
     delete_tensors,
@@ -155,3 +156,15 @@ def test_a_foreign_file_is_not_overwritten(tmp_path, foreign):
     with pytest.raises(DataError, match=r"weights\.json: not written by pmal"):
         save_tensors(tmp_path / "weights", {"w": torch.zeros(1)}, {})
     assert (tmp_path / "weights.json").read_text() == foreign
+
+
+def test_a_file_that_the_system_does_not_open_is_an_error_of_the_system(tmp_path, monkeypatch):
+    """safetensors has a RuntimeError for it, which would be a traceback."""
+    save_tensors(tmp_path / "t", {"x": torch.zeros(2)}, {})
+
+    def refuse(file):
+        raise RuntimeError(f"unable to open file <{file}> in read-only mode: Too many open files (24)")
+
+    monkeypatch.setattr(module, "load_file", refuse)
+    with pytest.raises(OSError, match="Too many open files"):
+        load_tensors(tmp_path / "t")

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 from pmal._runtime.files import atomic_path, read_json, sha256, write_json
 from pmal._runtime.processes.ranks import ALONE, Ranks
-from pmal.errors import DataError
+from pmal.errors import DataError, out_of_memory
 
 _WRITTEN = {
     torch.bool: "BOOL",
@@ -125,6 +125,10 @@ def _read(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         return load_file(file), about
     except SafetensorError as error:
         raise DataError(f"{file}: not a safetensors file ({error})") from None
+    except RuntimeError as error:  # the library's form of an OSError
+        if out_of_memory(error):
+            raise
+        raise OSError(str(error).splitlines()[0]) from error
 
 
 def has_tensors(path: Path, ranks: Ranks = ALONE) -> bool:
