@@ -1,5 +1,6 @@
 """What was made to fail and what was read, as tables for docs/reliability.md."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -11,23 +12,27 @@ RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 def failures_table() -> str:
     """Each command and kind of call: how many calls there are, how many were made to fail, and the end.
 
-    Of several files that have a command, the one counts in which most of its calls were made to fail.
+    Of several files that have a kind of call, the one counts in which most of them were made to fail.
     """
     files = [read_json(path) for path in sorted((RESULTS / "failures").glob("*.json"))]
     ends = ("one line", "done all the same", "ended by a library", "fault")
     lines = [f"| command | call | calls | made to fail | {' | '.join(ends)} |", "|" + "---|" * 8]
-    for command in dict.fromkeys(name for found in files for name in found["commands"]):
-        of_command = [found["commands"][command] for found in files if command in found["commands"]]
-        for kind, about in max(of_command, key=_made_to_fail).items():
-            counts = (about.get(name, 0) for name in ("calls", "failed", *ends))
+    for command, kind in itertools.product(*_in_order(files)):
+        tried = [found["commands"].get(command, {}).get(kind) for found in files]
+        if any(tried):
+            most = max(filter(None, tried), key=lambda about: about["failed"])
+            counts = (most.get(name, 0) for name in ("calls", "failed", *ends))
             lines.append(f"| {command} | {kind} | {' | '.join(f'{count:,}' for count in counts)} |")
     spent = f"{sum(found['seconds'] for found in files):,} s in all"
     note = f"{spent}; calls that were not all made to fail are evenly spaced"
     return "\n".join([*lines, "", f"{note} ([results](../benchmarks/results/failures))."])
 
 
-def _made_to_fail(kinds: dict[str, dict[str, int]]) -> int:
-    return sum(about["failed"] for about in kinds.values())
+def _in_order(files: list[dict[str, Any]]) -> tuple[list[str], list[str]]:
+    """Return the names of all commands, and of all kinds of calls, in the order of the first file."""
+    commands = dict.fromkeys(name for found in files for name in found["commands"])
+    kinds = dict.fromkeys(kind for found in files for job in found["commands"].values() for kind in job)
+    return list(commands), list(kinds)
 
 
 def fuzz_table() -> str:
