@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -168,3 +169,23 @@ def test_a_file_that_the_system_does_not_open_is_an_error_of_the_system(tmp_path
     monkeypatch.setattr(module, "load_file", refuse)
     with pytest.raises(OSError, match="Too many open files"):
         load_tensors(tmp_path / "t")
+
+
+def test_files_that_could_not_be_deleted_are_deleted_the_next_time(saved, monkeypatch):
+    """They have no pointer then, and stayed in the run for good."""
+    path, unlink = saved / "weights", Path.unlink
+
+    def refuse(self, missing_ok=False):
+        if self.suffix == ".safetensors":
+            raise PermissionError(f"{self}: not now")
+        unlink(self, missing_ok=missing_ok)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", refuse)
+        with pytest.raises(PermissionError):
+            save_tensors(path, {"w": torch.zeros(1)}, {})  # the new is there, and the old one, too
+        with pytest.raises(PermissionError):
+            delete_tensors(path)
+    assert len(list(saved.glob("weights*.safetensors"))) == 2
+    delete_tensors(path)
+    assert list(saved.iterdir()) == []

@@ -51,9 +51,7 @@ def save_tensors(
 
 
 def _write(path: Path, tensors: Mapping[str, torch.Tensor], about: Mapping[str, Any]) -> None:
-    old = _tensor_file(path)
-    # Two alternating names: the file that the JSON points to is never the one being written.
-    names = [f"{path.name}.safetensors", f"{path.name}.next.safetensors"]
+    old, names = _tensor_file(path), _names(path)
     new = path.parent / names[old is not None and old.name == names[0]]
     path.parent.mkdir(parents=True, exist_ok=True)
     write_safetensors(new, tensors)
@@ -137,15 +135,20 @@ def has_tensors(path: Path, ranks: Ranks = ALONE) -> bool:
 
 
 def delete_tensors(path: Path, ranks: Ranks = ALONE) -> None:
-    """Delete both files, the pointer first, so that it never points to a missing file."""
+    """Delete all files, the pointer first, so that it never points to a missing file."""
     ranks.by_first(lambda: _delete(path))
 
 
 def _delete(path: Path) -> None:
-    file = _tensor_file(path)
+    _tensor_file(path)  # refuses a pointer that is not ours
     _json_path(path).unlink(missing_ok=True)
-    if file is not None:
-        file.unlink(missing_ok=True)
+    for name in _names(path):  # one that could not be deleted before has no pointer any more
+        (path.parent / name).unlink(missing_ok=True)
+
+
+def _names(path: Path) -> list[str]:
+    """Return two alternating names: the file that the JSON points to is never the one being written."""
+    return [f"{path.name}.safetensors", f"{path.name}.next.safetensors"]
 
 
 def _json_path(path: Path) -> Path:
