@@ -37,7 +37,7 @@ OFFSET = 0.2
 """Added to a relative deviation before its logarithm, so that a flat channel is not infinitely far."""
 SHARE = 0.3
 """What the logarithm is multiplied by. Means see noise, and deviations see flat images: the directions that
-are kept are to be of both. Both constants were chosen on known classes alone (docs/method.md)."""
+are kept are to be of both. Both constants were compared on known classes (docs/method.md)."""
 
 
 class Typicality(nn.Module):

@@ -22,7 +22,7 @@ START = math.log(10)
 """Units above a usual image, from which on typicality counts: one known image in 20 lies there.
 
 Near unknown images are as typical as known ones. A penalty that begins earlier would only add noise to their
-near score. Start, weight and square were chosen on known classes alone (docs/method.md)."""
+near score. Start, weight and square were compared on known classes (docs/method.md)."""
 WEIGHT = 0.2
 SMALLEST = 1e-6
 """The least unit of the typicality of a single class, relative to that of a usual image."""
@@ -53,7 +53,7 @@ class Penalty:
         (_, unit), (usual, spread) = _scale(near_n), _scale(far_n)
         if len(near_n) > 1 and not near_n.any():
             unit, linear = 1.0, True
-            spread = spread or SMALLEST * max(usual, 1.0)  # known images are all alike: what differs is not
+            spread = spread or SMALLEST * max(usual, 1.0)  # known images are all alike: any other is far
         sound = len(near_n) == len(far_n) and unit > 0 and spread > 0
         return cls(usual, spread, unit, linear) if sound else None
 
