@@ -1,5 +1,6 @@
 """Parquet: Hugging Face's layout in, the same layout out, and what is refused."""
 
+import gc
 import io
 import json
 import multiprocessing
@@ -328,13 +329,14 @@ def test_large_files_are_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(_image_column, "SPOOL_BYTES", 100)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "spool"))
     (tmp_path / "spool").mkdir()
+    gc.collect()  # what earlier tests left would be freed in between
     before = pa.total_allocated_bytes()
     source = open_parquet(tmp_path)
     assert list((tmp_path / "spool").iterdir()) == []
     assert shades(source.train) == [10, 11, 12, 13, 14, 20, 21]
     assert shades(source.train) == [10, 11, 12, 13, 14, 20, 21]
     assert len(list((tmp_path / "spool").glob("*/images.arrow"))) == 1
-    assert pa.total_allocated_bytes() == before
+    assert pa.total_allocated_bytes() <= before
     del source
     assert list((tmp_path / "spool").iterdir()) == []
 
