@@ -32,7 +32,7 @@ from pmal._runtime.manifest import describe_environment
 from pmal.data.samples import Samples
 from pmal.data.sources.readers import open_source
 from pmal.data.splits.protocols import get_split, random_split
-from pmal.encoders.pretrained import create_backbone
+from pmal.encoders.pretrained.creating import create_backbone
 from pmal.rejection.open_world.grouping import LEFT, group_embeddings, unit_rows
 
 OUT = Path(__file__).parent / "results" / "discovery"

@@ -25,7 +25,8 @@ from pmal._runtime.manifest import describe_environment
 from pmal.data.decoding.fitting import fitting_reader
 from pmal.data.samples import Samples
 from pmal.data.sources.readers import open_source
-from pmal.encoders.pretrained import Backbone, create_backbone
+from pmal.encoders.pretrained.backbone import Backbone
+from pmal.encoders.pretrained.creating import create_backbone
 
 OUT = Path(__file__).parent / "results" / "search" / "features.json"
 PER_CLASS = {"cifar10": 100, "tinyimagenet": 60}

@@ -22,7 +22,7 @@ from pmal.config import Resources
 from pmal.data.feeding.parts import open_part
 from pmal.data.splits.task import open_task
 from pmal.ensemble.embeddings import embed_images
-from pmal.mining import mine_prototypes
+from pmal.mining.miner import mine_prototypes
 from pmal.optimization.learner import embed_prototypes
 from pmal.optimization.training import PrototypeTrainingSet
 from pmal.rejection.bundle.saving import load_model

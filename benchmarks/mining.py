@@ -20,9 +20,10 @@ from torch import Tensor
 from benchmarks.speed.mining import BLOCKS, cdist_distance, distance_from_products, unit_logits
 from pmal._runtime.files import make_folder, write_json
 from pmal._runtime.manifest import describe_environment
-from pmal.geometry import centered_logits, topology_distance
+from pmal.geometry.logits import centered_logits
+from pmal.geometry.robustness import topology_distance
 from pmal.geometry.torch_kernel import distance_block
-from pmal.mining import select_candidates
+from pmal.mining.candidates import select_candidates
 from pmal.speed.mining import Problem
 
 

@@ -28,7 +28,7 @@ from pmal.ensemble.classifier import ClassifierSpec
 from pmal.ensemble.classifiers import train_classifiers
 from pmal.ensemble.embeddings import embed_images
 from pmal.ensemble.job import Job
-from pmal.geometry import topology_robustness
+from pmal.geometry.robustness import topology_robustness
 from pmal.mining._arrays import check_spaces
 from pmal.mining.quality import QUALITY_RULES, QualityOptions
 from pmal.reporting.about import describe

@@ -14,9 +14,13 @@ if TYPE_CHECKING:
     from pmal.estimator.checks import check_open_set_estimator
     from pmal.estimator.confusion import OpenSetConfusionDisplay
     from pmal.estimator.open_set import OpenSetClassifier
-    from pmal.geometry import topology_robustness
-    from pmal.mining import PrototypeSet, filter_diverse, mine_prototypes, select_candidates
-    from pmal.optimization import point_to_set_distance, prototype_margin_loss
+    from pmal.geometry.robustness import topology_robustness
+    from pmal.mining.candidates import select_candidates
+    from pmal.mining.diversity import filter_diverse
+    from pmal.mining.miner import mine_prototypes
+    from pmal.mining.prototypes import PrototypeSet
+    from pmal.optimization.distances import point_to_set_distance
+    from pmal.optimization.losses import prototype_margin_loss
     from pmal.rejection.registered_scores import register_score
     from pmal.reporting.metrics import auroc, fpr_at_tpr, macro_f1, oscr
 
@@ -58,9 +62,13 @@ _HOMES = {
     "pmal.estimator.open_set": ("OpenSetClassifier",),
     "pmal.estimator.checks": ("check_open_set_estimator",),
     "pmal.estimator.confusion": ("OpenSetConfusionDisplay",),
-    "pmal.geometry": ("topology_robustness",),
-    "pmal.mining": ("PrototypeSet", "filter_diverse", "mine_prototypes", "select_candidates"),
-    "pmal.optimization": ("point_to_set_distance", "prototype_margin_loss"),
+    "pmal.geometry.robustness": ("topology_robustness",),
+    "pmal.mining.candidates": ("select_candidates",),
+    "pmal.mining.diversity": ("filter_diverse",),
+    "pmal.mining.miner": ("mine_prototypes",),
+    "pmal.mining.prototypes": ("PrototypeSet",),
+    "pmal.optimization.distances": ("point_to_set_distance",),
+    "pmal.optimization.losses": ("prototype_margin_loss",),
     "pmal.rejection.registered_scores": ("register_score",),
     "pmal.reporting.metrics": ("auroc", "fpr_at_tpr", "macro_f1", "oscr"),
 }

@@ -36,7 +36,7 @@ from pmal.ensemble.job import Job
 from pmal.ensemble.length import with_enough_steps
 from pmal.errors import DataError, UsageError, unknown_name
 from pmal.methods import METHODS
-from pmal.mining import check_settings
+from pmal.mining.miner import check_settings
 from pmal.mining.run_mining import choose_prototypes, measure_robustness
 from pmal.optimization.learned import Learned
 from pmal.optimization.training import optimize_embedding

@@ -15,7 +15,7 @@ from pmal.data.samples import Samples
 from pmal.data.sources.folder import FileStore
 from pmal.encoders import features
 from pmal.encoders.features import FeatureCache, open_features
-from pmal.encoders.pretrained import Backbone
+from pmal.encoders.pretrained.backbone import Backbone
 
 CPU = torch.device("cpu")
 

@@ -3,8 +3,9 @@ import pytest
 import torch
 
 from pmal.errors import UsageError
-from pmal.geometry import centered_logits, topology_distance, topology_robustness
 from pmal.geometry.landmarks import draw_landmarks
+from pmal.geometry.logits import centered_logits
+from pmal.geometry.robustness import topology_distance, topology_robustness
 from pmal.geometry.topology import TOPOLOGIES
 
 

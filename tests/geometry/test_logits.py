@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pmal.errors import DataError, UsageError
-from pmal.geometry import centered_logits, logits
-from pmal.geometry.logits import space_of
+from pmal.geometry import logits
+from pmal.geometry.logits import centered_logits, space_of
 from tests.reference import topology as reference
 
 CPU = torch.device("cpu")

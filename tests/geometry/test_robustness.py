@@ -11,7 +11,8 @@ from hypothesis.extra import numpy as hnp
 from pmal.errors import DataError, UsageError
 from pmal.geometry import robustness as module
 from pmal.geometry import topology as gaps
-from pmal.geometry import topology_distance, topology_robustness, torch_kernel
+from pmal.geometry import torch_kernel
+from pmal.geometry.robustness import topology_distance, topology_robustness
 from tests.reference import topology as reference
 
 TOPOLOGIES = st.sampled_from(gaps.TOPOLOGIES)

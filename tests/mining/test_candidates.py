@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pmal.errors import DataError, UsageError
-from pmal.mining import select_candidates
+from pmal.mining.candidates import select_candidates
 from tests.reference import mining as reference
 
 # Eighths: many ties, and no r that lies at the threshold by rounding alone.

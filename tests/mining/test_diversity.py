@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from pmal.errors import DataError, UsageError
 from pmal.mining import diversity as module
-from pmal.mining import diversity_gaps, filter_diverse
-from pmal.mining.diversity import DIVERSITY_RULES, gaps_best_first
+from pmal.mining.diversity import DIVERSITY_RULES, diversity_gaps, filter_diverse, gaps_best_first
 from tests.reference import mining as reference
 
 # A small grid: equal points, equal distances and equal r abound, and all of it is exact in float64.

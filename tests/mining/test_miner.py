@@ -9,9 +9,12 @@ from hypothesis import strategies as st
 from pmal._runtime.seeds import stream
 from pmal.config import MiningConfig
 from pmal.errors import DataError, UsageError
-from pmal.geometry import centered_logits, topology_robustness
-from pmal.mining import PrototypeSet, diversity_gaps, mine, mine_prototypes, select_candidates
-from pmal.mining.diversity import DIVERSITY_RULES
+from pmal.geometry.logits import centered_logits
+from pmal.geometry.robustness import topology_robustness
+from pmal.mining.candidates import select_candidates
+from pmal.mining.diversity import DIVERSITY_RULES, diversity_gaps
+from pmal.mining.miner import mine, mine_prototypes
+from pmal.mining.prototypes import PrototypeSet
 from pmal.mining.quality import QUALITY_RULES
 from tests.reference import mining as reference
 

@@ -7,7 +7,7 @@ import torch
 
 from pmal._runtime.tensors import save_tensors
 from pmal.errors import DataError
-from pmal.mining import PrototypeSet
+from pmal.mining.prototypes import PrototypeSet
 
 
 def _mined(**changes):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pmal.config import MiningConfig
 from pmal.errors import UsageError
-from pmal.geometry import topology_robustness
+from pmal.geometry.robustness import topology_robustness
 from pmal.mining import quality as module
 from pmal.mining._arrays import Space
 from pmal.mining.quality import (

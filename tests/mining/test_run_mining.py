@@ -12,9 +12,11 @@ from pmal.config import MiningConfig, Resources, RunConfig
 from pmal.data.samples import ArrayStore, Samples
 from pmal.ensemble.embeddings import EmbeddedSet
 from pmal.errors import DataError
-from pmal.geometry import topology_robustness
-from pmal.mining import SampleQuality, mine_prototypes, run_mining
+from pmal.geometry.robustness import topology_robustness
+from pmal.mining import run_mining
+from pmal.mining.miner import mine_prototypes
 from pmal.mining.run_mining import quality_of_images
+from pmal.mining.sample_quality import SampleQuality
 from tests.reporting.embedded import embedded_samples
 from tests.support.jobs import make_job
 

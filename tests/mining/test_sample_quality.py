@@ -5,7 +5,7 @@ import torch
 
 from pmal._runtime.tensors import save_tensors
 from pmal.errors import DataError
-from pmal.mining import SampleQuality
+from pmal.mining.sample_quality import SampleQuality
 
 
 def quality(ids=(1, 4, 9), **words):

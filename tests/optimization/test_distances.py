@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pmal.config import OptimizationConfig
 from pmal.errors import UsageError
-from pmal.optimization import DISTANCES, attention_weights, nearest_distance, point_to_set_distance
+from pmal.optimization.distances import DISTANCES, attention_weights, nearest_distance, point_to_set_distance
 from tests.reference import optimization as reference
 
 BOTH = pytest.mark.parametrize("distance", DISTANCES.values(), ids=DISTANCES)

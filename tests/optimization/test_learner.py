@@ -9,8 +9,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pmal.config import DataConfig, EncoderConfig, OptimizationConfig, RunConfig, TrainingConfig
 from pmal.data.feeding.augmentation import normalize
 from pmal.ensemble.classifier import Classifier, ClassifierSpec
-from pmal.optimization import DISTANCES
 from pmal.optimization.bank import PrototypeBank
+from pmal.optimization.distances import DISTANCES
 from pmal.optimization.learner import PrototypeLearner, embed_prototypes
 
 SPEC = ClassifierSpec(EncoderConfig("small"), ("a", "b", "c"), image_size=8, channels=1)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pmal.errors import UsageError
-from pmal.optimization import prototype_margin_loss
+from pmal.optimization.losses import prototype_margin_loss
 from tests.reference import optimization as reference
 
 

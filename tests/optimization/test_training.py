@@ -16,8 +16,8 @@ from pmal.data.feeding.batches import ResidentImages
 from pmal.ensemble.classifier import Classifier, ClassifierSpec
 from pmal.ensemble.embeddings import embed_images
 from pmal.errors import DataError
-from pmal.mining import PrototypeSet
-from pmal.optimization import point_to_set_distance
+from pmal.mining.prototypes import PrototypeSet
+from pmal.optimization.distances import point_to_set_distance
 from pmal.optimization.learner import PrototypeLearner, embed_prototypes
 from pmal.optimization.training import PrototypeTrainingSet, make_prototype_learner, optimize_embedding
 from tests.support.jobs import make_job

@@ -13,7 +13,7 @@ from pmal.data.feeding.batches import ResidentImages
 from pmal.data.feeding.parts import Part
 from pmal.data.samples import ArrayStore, Samples
 from pmal.ensemble.classifier import Classifier, ClassifierSpec
-from pmal.mining import PrototypeSet
+from pmal.mining.prototypes import PrototypeSet
 from pmal.optimization.learned import Learned
 from pmal.rejection import building
 from pmal.rejection.model import OpenSetModel, Prototype, Rule

@@ -15,7 +15,7 @@ from pmal.data.feeding.batches import ResidentImages
 from pmal.ensemble.classifier import Classifier, ClassifierSpec
 from pmal.ensemble.embeddings import embed_images
 from pmal.errors import DataError, UsageError
-from pmal.optimization import point_to_set_distance
+from pmal.optimization.distances import point_to_set_distance
 from pmal.rejection import model as module
 from pmal.rejection.calibration.held_out import Calibration
 from pmal.rejection.calibration.thresholds import conformal_threshold

@@ -11,7 +11,10 @@ from pmal._runtime.session import open_session
 from pmal.config import EnsembleConfig, MiningConfig, Resources, RunConfig
 from pmal.data.samples import ArrayStore, Samples
 from pmal.errors import UsageError
-from pmal.mining import QualityOptions, SampleQuality, mine, mine_spaces, select_candidates
+from pmal.mining.candidates import select_candidates
+from pmal.mining.miner import mine, mine_spaces
+from pmal.mining.quality import QualityOptions
+from pmal.mining.sample_quality import SampleQuality
 from pmal.reporting.contact_sheet import CAPTION, MARGIN, SIDE, TITLE, Row, contact_sheet
 from pmal.reporting.ranking import Audit, audit_table, check_auditable, make_audit, sheet_rows, write_audit
 from pmal.run.run_folder import open_run

@@ -32,8 +32,10 @@ from pmal.data.feeding.parts import open_part
 from pmal.data.samples import BadImage, Samples
 from pmal.ensemble.classifier import Classifier, ClassifierSpec
 from pmal.ensemble.embeddings import embed_images
-from pmal.mining import PrototypeSet, QualityOptions, mine_file
+from pmal.mining.files.file_miner import mine_file
 from pmal.mining.miner import mine_spaces
+from pmal.mining.prototypes import PrototypeSet
+from pmal.mining.quality import QualityOptions
 from pmal.optimization.training import PrototypeTrainingSet, make_prototype_learner
 
 CPU = torch.device("cpu")

@@ -15,7 +15,8 @@ import pytest
 
 from pmal._runtime.signals import STOPPING
 from pmal.data.decoding.decode import encode_png
-from pmal.mining import PrototypeSet, mine_prototypes
+from pmal.mining.miner import mine_prototypes
+from pmal.mining.prototypes import PrototypeSet
 from tests.support.command_line import MISBEHAVING, assert_one_line_error, pmal, python
 from tests.support.hanging import HANGING
 

@@ -12,7 +12,7 @@ from pmal._runtime.session import open_session
 from pmal._runtime.tensors import load_tensors
 from pmal.config import Resources, RunConfig, build, merge, read_recipe
 from pmal.data.splits.task import open_task
-from pmal.mining import PrototypeSet
+from pmal.mining.prototypes import PrototypeSet
 from pmal.rejection.bundle.saving import load_model
 
 pytestmark = pytest.mark.slow

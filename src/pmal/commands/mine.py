@@ -46,7 +46,7 @@ def mine(
     )
     session = start_shared_session(Resources(device=device), as_json, AGAIN)
 
-    from pmal.mining import mine_file
+    from pmal.mining.files.file_miner import mine_file
 
     found = mine_file(
         embeddings,

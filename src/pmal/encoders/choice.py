@@ -5,7 +5,7 @@ from statistics import median
 
 from pmal.data.samples import BadImage, Samples, VectorStore, evenly
 from pmal.encoders.precomputed import OF_ROWS, PRECOMPUTED
-from pmal.encoders.pretrained import weights_missing
+from pmal.encoders.pretrained.names import weights_missing
 from pmal.errors import UsageError
 
 AUTO = "auto"

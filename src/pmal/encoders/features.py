@@ -26,7 +26,7 @@ from pmal.data.decoding.fitting import BadSample, fitting_reader, listed
 from pmal.data.feeding.batches import ResidentImages
 from pmal.data.feeding.parts import Part, set_aside
 from pmal.data.samples import BadImage, EncodedStore, Pixels, Samples
-from pmal.encoders.pretrained import Backbone, backbone_digest
+from pmal.encoders.pretrained.backbone import Backbone, backbone_digest
 
 BLOCK = {"cpu": 32, "cuda": 256}
 """Images decoded and embedded at a time, by device."""

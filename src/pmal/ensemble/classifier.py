@@ -17,7 +17,8 @@ from pmal.data.decoding.fitting import ImageShape
 from pmal.data.feeding.augmentation import normalize
 from pmal.encoders import create_encoder
 from pmal.encoders.observing import Observer
-from pmal.encoders.pretrained import Backbone, rebuild_backbone
+from pmal.encoders.pretrained.backbone import Backbone
+from pmal.encoders.pretrained.creating import rebuild_backbone
 from pmal.ensemble.heads import HeadConfig, HeadShape, create_head
 from pmal.errors import DataError, UsageError
 

@@ -21,7 +21,7 @@ from pmal.config import EncoderConfig, RunConfig, TrainingConfig
 from pmal.data.feeding.augmentation import augment
 from pmal.data.feeding.parts import open_part
 from pmal.data.splits.task import Task
-from pmal.encoders.pretrained import Backbone
+from pmal.encoders.pretrained.backbone import Backbone
 from pmal.encoders.pretrained.names import is_frozen
 from pmal.ensemble.inputs import FINETUNED, Inputs, finetuned_inputs
 from pmal.errors import UsageError

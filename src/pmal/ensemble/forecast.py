@@ -13,7 +13,8 @@ from pmal._runtime.text import duration
 from pmal.config import RunConfig
 from pmal.data.splits.task import Task
 from pmal.encoders.choice import PHOTOS
-from pmal.encoders.pretrained import Backbone, weights_missing
+from pmal.encoders.pretrained.backbone import Backbone
+from pmal.encoders.pretrained.names import weights_missing
 from pmal.ensemble.classifier import ClassifierSpec
 from pmal.ensemble.classifiers import trial_step
 from pmal.ensemble.finetuning import forward_passes

@@ -12,8 +12,9 @@ from pmal.data.samples import Samples
 from pmal.data.splits.task import Task
 from pmal.encoders.features import FeatureCache, open_features
 from pmal.encoders.precomputed import PRECOMPUTED
-from pmal.encoders.pretrained import Backbone, create_backbone, is_pretrained, rebuild_backbone
-from pmal.encoders.pretrained.names import PRETRAINED, is_frozen
+from pmal.encoders.pretrained.backbone import Backbone
+from pmal.encoders.pretrained.creating import create_backbone, rebuild_backbone
+from pmal.encoders.pretrained.names import PRETRAINED, is_frozen, is_pretrained
 from pmal.ensemble.classifier import ClassifierSpec
 from pmal.ensemble.heads import HeadConfig
 

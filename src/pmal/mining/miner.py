@@ -8,7 +8,7 @@ from torch import Tensor
 from pmal._runtime.seeds import stream
 from pmal.config import MiningConfig
 from pmal.errors import DataError, unknown_name
-from pmal.geometry import centered_logits
+from pmal.geometry.logits import centered_logits
 from pmal.geometry.robustness import check_temperature
 from pmal.geometry.topology import TOPOLOGIES
 from pmal.mining._arrays import (

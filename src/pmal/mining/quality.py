@@ -20,7 +20,7 @@ from pmal._runtime.processes.ranks import ALONE, Ranks
 from pmal._runtime.seeds import stream
 from pmal.config import MiningConfig
 from pmal.errors import UsageError
-from pmal.geometry import topology_robustness
+from pmal.geometry.robustness import topology_robustness
 from pmal.mining._arrays import Space
 
 # Rows whose dropout masks come from one random stream: part of the result, so it never changes.

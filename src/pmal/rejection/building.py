@@ -13,7 +13,7 @@ from pmal.data.decoding.fitting import ImageShape
 from pmal.data.decoding.loading import load_images
 from pmal.data.feeding.parts import Part
 from pmal.data.samples import Samples
-from pmal.encoders.pretrained import Backbone
+from pmal.encoders.pretrained.backbone import Backbone
 from pmal.ensemble.classifier import from_pixels
 from pmal.ensemble.embeddings import embed_images
 from pmal.ensemble.job import Job

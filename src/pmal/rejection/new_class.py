@@ -24,7 +24,8 @@ from pmal.data.samples import evenly
 from pmal.ensemble.classifier import FEATURES
 from pmal.ensemble.embeddings import batch_for
 from pmal.errors import DataError, UsageError
-from pmal.mining import PrototypeSet, mine
+from pmal.mining.miner import mine
+from pmal.mining.prototypes import PrototypeSet
 from pmal.mining.quality import exponent
 from pmal.rejection.building import thumbnails
 from pmal.rejection.calibration.held_out import Calibration

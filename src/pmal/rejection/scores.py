@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pmal.ensemble.heads import Head, scores_of
 from pmal.errors import DataError, PmalError, UsageError
 from pmal.methods import SCORES
-from pmal.optimization import DISTANCES
+from pmal.optimization.distances import DISTANCES
 from pmal.rejection.registered_scores import registered_score
 
 Floats = NDArray[np.float64]

@@ -22,8 +22,10 @@ from pmal.ensemble.embeddings import EmbeddedSet, embed_training_set, stored_emb
 from pmal.ensemble.inputs import run_inputs
 from pmal.ensemble.job import Job
 from pmal.errors import UsageError
-from pmal.mining import PrototypeSet, QualityOptions, select_candidates
+from pmal.mining.candidates import select_candidates
 from pmal.mining.miner import mine_rated
+from pmal.mining.prototypes import PrototypeSet
+from pmal.mining.quality import QualityOptions
 from pmal.mining.run_mining import quality_of_images
 from pmal.reporting.contact_sheet import Row, contact_sheet
 from pmal.run.run_folder import CONFIG, changed_settings, open_run, read_config

@@ -25,7 +25,7 @@ from pmal.data.feeding.batches import ResidentImages
 from pmal.data.samples import Pixels
 from pmal.ensemble.classifier import Classifier, ClassifierSpec
 from pmal.ensemble.classifiers import make_learner, untrained
-from pmal.mining import PrototypeSet
+from pmal.mining.prototypes import PrototypeSet
 from pmal.optimization.training import PrototypeTrainingSet, make_prototype_learner
 from pmal.speed.reference import Pictures, ReferenceLoop, smooth_pictures
 from pmal.speed.timing import Work

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pmal._runtime.session import Session
-from pmal.geometry import topology_distance
+from pmal.geometry.robustness import topology_distance
 from pmal.speed.timing import Rows, Stopwatch, Work, in_turns, spread
 
 

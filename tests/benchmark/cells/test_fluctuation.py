@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from pmal.benchmark.cells.fluctuation import compare_minings
-from pmal.mining import PrototypeSet
+from pmal.mining.prototypes import PrototypeSet
 
 IDS = torch.tensor([10, 11, 12, 13, 20, 21, 22, 23])
 LABELS = np.array([0, 0, 0, 0, 1, 1, 1, 1])

@@ -21,7 +21,7 @@ from pmal.benchmark.schedule import missing_cells, run_one_by_one
 from pmal.config import Resources
 from pmal.ensemble import classifiers
 from pmal.errors import DataError, Interrupted
-from pmal.mining import mine_spaces
+from pmal.mining.miner import mine_spaces
 from pmal.reporting import evaluation
 from pmal.run.run_folder import open_run
 from tests.benchmark.ledgers import tiny

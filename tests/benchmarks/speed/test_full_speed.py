@@ -14,7 +14,7 @@ from pmal._runtime.session import open_session
 from pmal.config import Resources
 from pmal.ensemble.cost import multiplications
 from pmal.errors import UsageError
-from pmal.geometry import topology_distance
+from pmal.geometry.robustness import topology_distance
 from pmal.speed.contestants import Case, Plan, plain_loop
 from pmal.speed.measuring import CPU_QUICK, run_jobs
 from pmal.speed.mining import Problem

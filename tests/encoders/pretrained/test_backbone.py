@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from pmal.encoders.pretrained import Backbone, backbone_digest
-from pmal.encoders.pretrained.backbone import Cropped
+from pmal.encoders.pretrained.backbone import Backbone, Cropped, backbone_digest
 from pmal.errors import UsageError
 
 

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from pmal.encoders.pretrained import create_backbone, rebuild_backbone
+from pmal.encoders.pretrained.creating import create_backbone, rebuild_backbone
 from pmal.errors import DataError, UsageError
 from tests.encoders.pretrained.tiny_models import save_tiny
 

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional
 
 from pmal.data.decoding.decode import decode_fitted
-from pmal.encoders.pretrained import create_backbone
+from pmal.encoders.pretrained.creating import create_backbone
 from pmal.encoders.pretrained.efficientnet_lite import ConvNorm, same_padding
 from pmal.encoders.pretrained.weights import read_own
 

@@ -7,8 +7,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from pmal.encoders.pretrained import backbone_digest, create_backbone, rebuild_backbone
 from pmal.encoders.pretrained import names as names_module
+from pmal.encoders.pretrained.backbone import backbone_digest
+from pmal.encoders.pretrained.creating import create_backbone, rebuild_backbone
 from pmal.errors import DataError, UsageError
 from tests.encoders.pretrained.tiny_models import SIDES, change_json, features_by_hand, save_tiny
 

@@ -9,8 +9,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 from pmal.config import EncoderConfig
-from pmal.encoders.pretrained import create_backbone, rebuild_backbone
 from pmal.encoders.pretrained import names as names_module
+from pmal.encoders.pretrained.creating import create_backbone, rebuild_backbone
 from pmal.encoders.pretrained.names import is_frozen
 from pmal.errors import DataError, UsageError
 

@@ -2,9 +2,8 @@
 
 import pytest
 
-from pmal.encoders.pretrained import is_pretrained, weights_missing
 from pmal.encoders.pretrained import names as module
-from pmal.encoders.pretrained.names import cached_folder, folder_fault
+from pmal.encoders.pretrained.names import cached_folder, folder_fault, is_pretrained, weights_missing
 
 
 def make_model(folder):

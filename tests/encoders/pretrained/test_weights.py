@@ -7,8 +7,9 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from pmal.encoders.pretrained import create_backbone, weights
 from pmal.encoders.pretrained import names as names_module
+from pmal.encoders.pretrained import weights
+from pmal.encoders.pretrained.creating import create_backbone
 from pmal.encoders.pretrained.weights import load_weights, read_backbone, read_own
 from pmal.errors import DataError, UsageError
 

@@ -9,10 +9,12 @@ from safetensors.torch import save_file
 
 from pmal.config import MiningConfig
 from pmal.errors import DataError, UsageError
-from pmal.geometry import topology_robustness
-from pmal.mining import PrototypeSet, mine_prototypes, select_candidates
+from pmal.geometry.robustness import topology_robustness
+from pmal.mining.candidates import select_candidates
 from pmal.mining.diversity import DIVERSITY_RULES
 from pmal.mining.files.file_miner import mine_file
+from pmal.mining.miner import mine_prototypes
+from pmal.mining.prototypes import PrototypeSet
 from pmal.mining.quality import QUALITY_RULES
 
 

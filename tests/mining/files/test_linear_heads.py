@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
-from pmal.geometry import topology_robustness
+from pmal.geometry.robustness import topology_robustness
 from pmal.mining.files import linear_heads as heads
 from pmal.mining.files.linear_heads import fit_head, stratified_bootstrap
 

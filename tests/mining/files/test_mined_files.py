@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from pmal.errors import UsageError
-from pmal.mining import PrototypeSet
 from pmal.mining.files.mined_files import OutputFiles, plain_cell, write_prototypes_csv, write_samples_csv
+from pmal.mining.prototypes import PrototypeSet
 
 PROTOTYPES = PrototypeSet(
     ids=torch.tensor([7, 3, 5]),

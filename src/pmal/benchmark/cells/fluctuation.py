@@ -27,7 +27,9 @@ from pmal.data.feeding.parts import image_shape
 from pmal.data.splits.task import open_task
 from pmal.ensemble.embeddings import FOLDER, stored_embedding
 from pmal.ensemble.inputs import run_inputs
-from pmal.mining import PrototypeSet, QualityOptions, mine_spaces
+from pmal.mining.miner import mine_spaces
+from pmal.mining.prototypes import PrototypeSet
+from pmal.mining.quality import QualityOptions
 from pmal.reporting.about import describe
 
 

@@ -17,7 +17,7 @@ from pmal.encoders.registry import ENCODERS
 from pmal.ensemble.classifier import ClassifierSpec
 from pmal.errors import DataError, PmalError, UsageError
 from pmal.methods import METHODS, SCORES
-from pmal.optimization import DISTANCES
+from pmal.optimization.distances import DISTANCES
 from pmal.plugins import Registry, check_known
 from pmal.rejection.bundle.layout import FORMAT
 from pmal.rejection.calibration.held_out import Calibration

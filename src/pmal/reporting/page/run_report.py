@@ -27,7 +27,7 @@ from pmal.ensemble.embeddings import embed_images, stored_embedding
 from pmal.ensemble.inputs import run_inputs
 from pmal.errors import DataError, UsageError
 from pmal.methods import METHODS
-from pmal.mining import PrototypeSet
+from pmal.mining.prototypes import PrototypeSet
 from pmal.mining.run_mining import quality_of_images
 from pmal.rejection.bundle.saving import load_model
 from pmal.rejection.model import Answers, OpenSetModel

@@ -13,7 +13,7 @@ from typing import Any
 
 from pmal._runtime.text import printable, short_path
 from pmal.data.samples import Samples
-from pmal.mining import PrototypeSet
+from pmal.mining.prototypes import PrototypeSet
 from pmal.reporting.page.numbers.run_numbers import Bools, Floats, Ints
 
 CLASSES = 40

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from pmal.ensemble.heads import scores_of
 from pmal.methods import SCORES
-from pmal.optimization import DISTANCES
-from pmal.optimization.distances import attention_weights
+from pmal.optimization.distances import DISTANCES, attention_weights
 from pmal.rejection.model import OpenSetModel
 from pmal.rejection.registered_scores import registered_score
 from pmal.rejection.scores import (
