@@ -55,9 +55,9 @@ def data_check(source: SourceArgument, data_root: DataRootOption = None, as_json
     """
     session = start_session(Resources(data_root=data_root), as_json, AGAIN)
 
-    from pmal.data.inspection.check import check_source, describe_check
+    from pmal.data.inspection.check import check_source
     from pmal.data.inspection.check_rows import NOT_A_NUMBER
-    from pmal.data.inspection.words import count_words
+    from pmal.data.inspection.words import count_words, describe_check
     from pmal.data.sources.readers import open_to_check
 
     found = check_source(open_to_check(source, data_root), session.display)

@@ -74,9 +74,8 @@ def work_of(task: Task, passes: float, frozen: bool, finetuning: float = 0.0) ->
             without it, so that all images are embedded and trained on twice.
     """
     folds = task.folds * (1 - 1 / task.folds) if task.folds else 0.0
-    parts = [part for part in (task.train, task.held_out, task.test, task.unknown) if part is not None]
     runs = 2 if finetuning else 1
-    embedded = runs * sum(map(len, parts)) + finetuning * len(task.train) if frozen else 0
+    embedded = runs * sum(map(len, task.parts().values())) + finetuning * len(task.train) if frozen else 0
     return Work(embedded, runs * passes * len(task.train) * (1 + folds))
 
 

@@ -42,8 +42,7 @@ class Inputs:
 
     def open_parts(self, task: Task, session: Session) -> dict[str, Part]:
         """Return the parts of a task that exist, by name: train, held out, test and unknown."""
-        parts = {"train": task.train, "held out": task.held_out, "test": task.test, "unknown": task.unknown}
-        return {name: self.open(name, part, session) for name, part in parts.items() if part is not None}
+        return {name: self.open(name, part, session) for name, part in task.parts().items()}
 
     def spec(self, encoder: EncoderConfig, class_names: tuple[str, ...], head: HeadConfig) -> ClassifierSpec:
         """Return what the networks are built from; on features, the encoder is one linear layer."""

@@ -7,9 +7,10 @@ import pytest
 from PIL import Image
 
 from pmal._runtime.progress import Silent
-from pmal.data.inspection import check, images
-from pmal.data.inspection.check import check_source, describe_check
-from pmal.data.inspection.words import LISTED, verdict
+from pmal.data.decoding import fitting
+from pmal.data.inspection import check
+from pmal.data.inspection.check import check_source
+from pmal.data.inspection.words import LISTED, describe_check, verdict
 from pmal.data.samples import ArrayStore, BadImage, Samples, Source
 from pmal.data.sources.readers import open_to_check
 
@@ -99,7 +100,7 @@ def test_another_set_s_images_are_unknown_whatever_their_class_is_called():
 
 
 def test_positions_hold_over_several_chunks_and_gaps(monkeypatch):
-    monkeypatch.setattr(images, "_CHUNK", 3)
+    monkeypatch.setattr(fitting, "_CHUNK", 3)
     seeds = [None if i % 4 == 0 else i for i in range(20)]
     test = part("b", [1] * 20, [100 + i for i in range(19)] + [14])
     found = problems(checked(part("a", [0] * 20, seeds), test))

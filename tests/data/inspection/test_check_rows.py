@@ -3,7 +3,8 @@
 import numpy as np
 
 from pmal._runtime.progress import Silent
-from pmal.data.inspection.check import check_source, describe_check
+from pmal.data.inspection.check import check_source
+from pmal.data.inspection.words import describe_check
 from pmal.data.sources.readers import open_source
 from tests.support.embeddings import WIDTH, rows, write_rows
 

@@ -6,28 +6,13 @@ the same may happen as soon as a share of the images is held out.
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from pmal.data.inspection.images import PartLooks
+from pmal.data.inspection.images import PartLooks, Seen
 from pmal.data.inspection.near_duplicates import LEAST_CORRELATION, SMALL, SMALL_CORRELATION, near_pairs
-from pmal.data.inspection.problems import Item, Named, Problem, describe_image
+from pmal.data.inspection.problems import Item, Problem, describe_image
 from pmal.data.samples import Ids
-
-
-class Looked(Named, Protocol):
-    """What is known of the samples of a part."""
-
-    @property
-    def readable(self) -> NDArray[np.bool_]: ...
-
-    @property
-    def digests(self) -> NDArray[np.uint8]:
-        """Bytes of each sample that are the same if the samples are equal."""
-        ...
-
 
 Place = tuple[int, int]
 """Number of the part, position in it."""
@@ -58,17 +43,17 @@ def find_duplicates(parts: Sequence[PartLooks]) -> list[Problem]:
     ]
 
 
-def find_equal(parts: Sequence[Looked], words: str) -> list[Problem]:
+def find_equal(parts: Sequence[Seen], words: str) -> list[Problem]:
     """Return the groups of equal samples, by what they mean. words: what such groups are called."""
     places = _readable(parts)
     return list(_by_meaning("equal", words, _equal(parts, places)[0], parts)) if places else []
 
 
-def _readable(parts: Sequence[Looked]) -> list[Place]:
+def _readable(parts: Sequence[Seen]) -> list[Place]:
     return [(n, i) for n, part in enumerate(parts) for i in np.flatnonzero(part.readable).tolist()]
 
 
-def _by_meaning(kind: str, words: str, groups: list[Group], parts: Sequence[Looked]) -> Iterator[Problem]:
+def _by_meaning(kind: str, words: str, groups: list[Group], parts: Sequence[Seen]) -> Iterator[Problem]:
     for meaning, title in TITLES.items():
         items = [
             {"images": [describe_image(parts[n], i) for n, i in group], **extra}
@@ -79,7 +64,7 @@ def _by_meaning(kind: str, words: str, groups: list[Group], parts: Sequence[Look
             yield Problem(f"{kind} {meaning}", "warning", f"{words} {title}", ADVICE[meaning], items)
 
 
-def _equal(parts: Sequence[Looked], places: list[Place]) -> tuple[list[Group], Ids]:
+def _equal(parts: Sequence[Seen], places: list[Place]) -> tuple[list[Group], Ids]:
     """Return the groups, and the row of the first of every different image."""
     rows = np.concatenate([part.digests[part.readable] for part in parts])
     digests = np.ascontiguousarray(rows).view(f"V{rows.shape[1]}").ravel()
@@ -104,7 +89,7 @@ def _near(parts: Sequence[PartLooks], places: list[Place]) -> list[Group]:
     ]
 
 
-def _meaning(parts: Sequence[Looked], group: Sequence[Place]) -> str:
+def _meaning(parts: Sequence[Seen], group: Sequence[Place]) -> str:
     """Return what a group means.
 
     Images of another set are unknown: its classes are not those of the training part.

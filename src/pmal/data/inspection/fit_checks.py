@@ -1,5 +1,6 @@
 """Whether `pmal fit` would accept a data set, found by its own checks with its default settings."""
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,42 +11,24 @@ from pmal.config import DataConfig
 from pmal.data.decoding.fitting import listed
 from pmal.data.decoding.loading import check_quarantine
 from pmal.data.feeding.parts import check_classes, image_shape
-from pmal.data.inspection.images import PartLooks
-from pmal.data.samples import NOT_FINITE, Samples, Source, VectorStore
+from pmal.data.inspection.images import Seen
+from pmal.data.samples import Samples, Source
 from pmal.data.splits.protocols import list_sets
-from pmal.data.splits.task import Task, choose_split, make_task
+from pmal.data.splits.task import choose_split, make_task
 from pmal.errors import PmalError
 
 
-def refusals(source: Source, parts: Sequence[PartLooks]) -> list[str]:
-    """Return the errors of `pmal fit` except those of classes without images; empty if it would start.
+def refusals(source: Source, parts: Sequence[Seen]) -> list[str]:
+    """Return the errors of `pmal fit` in its order, but those of empty classes; none if it would start.
 
     Args:
         source: the data set.
-        parts: its parts, after all images were looked at.
+        parts: its parts, after all samples were looked at.
     """
-    unread = {
-        id(part.samples.store): {int(part.samples.ids[bad.position]): bad.reason for bad in part.unread}
-        for part in parts
-    }
-    return _refusals(source, lambda samples: unread[id(samples.store)], image_shape)
-
-
-def row_refusals(source: Source) -> list[str]:
-    """Return the errors of `pmal fit` for embeddings; empty if it would start."""
-    return _refusals(source, _broken_rows)
-
-
-def _refusals(
-    source: Source, unread: Callable[[Samples], dict[int, str]], *of_task: Callable[..., Any]
-) -> list[str]:
-    """Return the errors of `pmal fit`, in the order in which it would meet them.
-
-    Args:
-        source: the data set.
-        unread: why samples of a store cannot be read, by their row in it.
-        *of_task: checks of the training samples with the settings.
-    """
+    unread: defaultdict[int, dict[int, str]] = defaultdict(dict)  # of a store, by the row in it
+    for part in parts:
+        reasons = {int(part.samples.ids[position]): reason for position, reason in part.unread.items()}
+        unread[id(part.samples.store)] |= reasons
     found = list(source.faults)
     source, config = _without_empty_classes(source), DataConfig()
 
@@ -58,10 +41,9 @@ def _refusals(
 
     task = attempt(lambda: make_task(source, choose_split(source, config), config))
     if task is not None:
-        for check in of_task:
-            attempt(check, task.train, config)
-        for name, samples in _parts_of(task).items():
-            attempt(_check_part, name, samples, unread(samples))
+        attempt(image_shape, task.train, config)
+        for name, samples in task.parts().items():
+            attempt(_check_part, name, samples, unread[id(samples.store)])
     return list(dict.fromkeys(found))
 
 
@@ -77,17 +59,6 @@ def _without_empty_classes(source: Source) -> Source:
         return source
     test = source.test.of_classes(there) if source.test is not None else None
     return replace(source, train=source.train.of_classes(there), test=test)
-
-
-def _parts_of(task: Task) -> dict[str, Samples]:
-    parts = {"train": task.train, "held out": task.held_out, "test": task.test, "unknown": task.unknown}
-    return {name: samples for name, samples in parts.items() if samples is not None}
-
-
-def _broken_rows(samples: Samples) -> dict[int, str]:
-    assert isinstance(samples.store, VectorStore)
-    broken = np.flatnonzero(~np.isfinite(samples.store.vectors).all(axis=1))
-    return dict.fromkeys(broken.tolist(), NOT_FINITE)
 
 
 def _check_part(name: str, samples: Samples, reasons: dict[int, str]) -> None:

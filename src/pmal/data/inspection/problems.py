@@ -3,14 +3,12 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pmal.data.feeding.parts import FEW_IMAGES
-from pmal.data.inspection.images import PartLooks
-from pmal.data.samples import Samples
+from pmal.data.inspection.images import Mask, PartLooks, Seen
 from pmal.data.sources.folder import FileStore
 
 TINY = 16
@@ -22,17 +20,6 @@ IMAGE_SUFFIXES = (
     *(".ppm", ".pgm", ".heic", ".heif", ".avif"),
 )
 Item = dict[str, Any]
-Mask = NDArray[np.bool_]
-
-
-class Named(Protocol):
-    """A part of a data set by its name."""
-
-    @property
-    def part(self) -> str: ...
-
-    @property
-    def samples(self) -> Samples: ...
 
 
 @dataclass(frozen=True)
@@ -53,7 +40,7 @@ def find_problems(parts: Sequence[PartLooks]) -> list[Problem]:
     return [problem for find in FINDERS if (problem := find(parts)).items]
 
 
-def class_counts(part: Named) -> dict[str, int]:
+def class_counts(part: Seen) -> dict[str, int]:
     """Return the samples of each class; classes of the same name are counted together."""
     counts = dict.fromkeys(part.samples.class_names, 0)
     per_label = np.bincount(part.samples.labels, minlength=len(part.samples.class_names))
@@ -62,7 +49,7 @@ def class_counts(part: Named) -> dict[str, int]:
     return counts
 
 
-def describe_image(part: Named, position: int) -> Item:
+def describe_image(part: Seen, position: int) -> Item:
     """Return where a sample is."""
     samples = part.samples
     label = int(samples.labels[position])
@@ -77,14 +64,10 @@ def _empty(parts: Sequence[PartLooks]) -> Problem:
 
 def _unreadable(parts: Sequence[PartLooks]) -> Problem:
     items = [
-        {
-            "id": int(part.samples.ids[bad.position]),
-            **describe_image(part, bad.position),
-            "reason": bad.reason,
-        }
+        {"id": int(part.samples.ids[position]), **describe_image(part, position), "reason": reason}
         for part in parts
-        for bad in part.unread
-        if not _is_no_image(part, bad.position, bad.no_image)
+        for position, reason in part.unread.items()
+        if not _is_no_image(part, position)
     ]
     advice = "repair or remove; `pmal fit` leaves out what it cannot read"
     return Problem("unreadable", "warning", "images cannot be read", advice, items)
@@ -122,24 +105,27 @@ def _sized(part: PartLooks, mask: Mask) -> Iterator[Item]:
 
 def _no_images(parts: Sequence[PartLooks]) -> Problem:
     items = [
-        describe_image(part, bad.position)
+        describe_image(part, position)
         for part in parts
-        for bad in part.unread
-        if _is_no_image(part, bad.position, bad.no_image)
+        for position in part.unread
+        if _is_no_image(part, position)
     ]
     advice = "remove; `pmal fit` counts such files as unreadable"
     return Problem("no image", "note", "files in class folders are no images", advice, items)
 
 
 def _turned(parts: Sequence[PartLooks]) -> Problem:
-    items = [describe_image(part, position) for part in parts for position in part.turned]
+    items = [
+        describe_image(part, position) for part in parts for position in np.flatnonzero(part.turned).tolist()
+    ]
     return Problem("turned", "note", "images are turned by their EXIF data", "it is applied", items)
 
 
-def _is_no_image(part: PartLooks, position: int, unknown_format: bool) -> bool:
+def _is_no_image(part: PartLooks, position: int) -> bool:
     """Return whether a file is no image. A text is none; a text that is called .jpg is a broken one."""
     suffix = PurePath(part.samples.name(position)).suffix.lower()
-    return unknown_format and isinstance(part.samples.store, FileStore) and suffix not in IMAGE_SUFFIXES
+    no_image = bool(part.no_image[position]) and isinstance(part.samples.store, FileStore)
+    return no_image and suffix not in IMAGE_SUFFIXES
 
 
 FINDERS: tuple[Callable[[Sequence[PartLooks]], Problem], ...] = (

@@ -52,13 +52,18 @@ class Task:
         """The names of the known classes."""
         return self.train.class_names
 
+    def parts(self) -> dict[str, Samples]:
+        """Return the parts that there are, by name."""
+        parts = {"train": self.train, "held out": self.held_out, "test": self.test, "unknown": self.unknown}
+        return {name: part for name, part in parts.items() if part is not None}
+
     def drawn(self) -> dict[str, int]:
         """Return how many images each part drew from the source of the training images.
 
         If these numbers change, other images than before are test images.
         """
-        parts = {"train": self.train, "held out": self.held_out, "test": self.test, "unknown": self.unknown}
-        return {name: len(part) for name, part in parts.items() if part and part.store is self.train.store}
+        own = {name: part for name, part in self.parts().items() if part.store is self.train.store}
+        return {name: len(part) for name, part in own.items() if len(part)}
 
 
 def open_task(config: DataConfig, data_root: str | None) -> Task:
