@@ -8,8 +8,6 @@ torch and pyarrow are imported for the formats that need them: an exported model
 import json
 import re
 import struct
-import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -19,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pmal._runtime.memory import check_expansion, check_memory
-from pmal.data.sources.npz import declared_array, load_array
+from pmal.data.sources.npz import BROKEN, declared_arrays, load_arrays
 from pmal.errors import DataError, MissingFileError, PmalError, first_line
 
 if TYPE_CHECKING:
@@ -31,10 +29,7 @@ Known = re.Pattern[str]
 KNOWN = re.compile(r"[zWb](_(0|[1-9][0-9]*))?|embeddings?|features|labels?|files?|paths?|ids?|class_names")
 """Names of what can be mined."""
 
-_BROKEN = (
-    *(ValueError, OSError, EOFError, KeyError, SyntaxError, RuntimeError),
-    *(struct.error, zipfile.BadZipFile, zlib.error),
-)
+_BROKEN = (*BROKEN, struct.error)
 
 
 def read_entries(path: Path, known: Known = KNOWN) -> tuple[dict[str, "Entry"], list[str]]:
@@ -51,11 +46,8 @@ def is_embedding_file(path: Path) -> bool:
 def entry_names(path: Path) -> list[str]:
     """Return the names of all that an .npz or Parquet file holds; none if it is not readable."""
     try:
-        if path.suffix.lower() == ".parquet":
-            return _column_names(path)
-        with zipfile.ZipFile(path) as archive:
-            return [name.removesuffix(".npy") for name in archive.namelist()]
-    except _BROKEN:
+        return _column_names(path) if path.suffix.lower() == ".parquet" else list(declared_arrays(path))
+    except _BROKEN:  # also a DataError
         return []
 
 
@@ -92,25 +84,18 @@ def _split_names(names: Iterable[str], known: Known) -> tuple[list[str], list[st
 
 
 def _read_npz(path: Path, known: Known) -> tuple[dict[str, "Entry"], list[str]]:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = [name[: -len(".npy")] for name in archive.namelist() if name.endswith(".npy")]
-            wanted, other = _split_names(members, known)
-            declared = {name: declared_array(archive, name) for name in wanted}
-    except _BROKEN as error:
-        raise DataError(f"{path}: not readable as .npz ({first_line(error)})") from None
-    for name, (_, dtype) in declared.items():
-        if dtype.hasobject:
-            raise DataError(f"{path}: {name} holds Python objects: save numbers, or strings with dtype=str")
-    check_expansion(sum(size for size, _ in declared.values()), path.stat().st_size, str(path))
-    entries: dict[str, Entry] = {}
+    declared = declared_arrays(path)
+    wanted, other = _split_names(declared, known)
     for name in wanted:
-        array = load_array(path, name)
-        entries[name] = _texts(array, f"{path}: {name}") if array.dtype.kind in "US" else array
-    return entries, other
+        if declared[name][1].hasobject:
+            raise DataError(f"{path}: {name} holds Python objects: save numbers, or strings with dtype=str")
+    arrays = load_arrays(path, {name: declared[name] for name in wanted})
+    return {name: _entry(array, f"{path}: {name}") for name, array in arrays.items()}, other
 
 
-def _texts(array: NDArray[Any], what: str) -> list[str]:
+def _entry(array: NDArray[Any], what: str) -> "Entry":
+    if array.dtype.kind not in "US":
+        return array
     if array.ndim != 1:
         raise DataError(f"{what}: expected a list of texts, got shape {array.shape}")
     try:

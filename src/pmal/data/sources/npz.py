@@ -14,6 +14,7 @@ import math
 import tokenize
 import zipfile
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,10 @@ _TRAIN_KEYS = (("x_train", "y_train"), ("train_images", "train_labels"), ("image
 _ROWS = ("embeddings", "labels")
 """Arrays of embeddings. `embedding_files.py` reads files that have them."""
 _TEST_KEYS = (("x_test", "y_test"), ("test_images", "test_labels"))
-_BROKEN = (ValueError, OSError, EOFError, KeyError, SyntaxError, RuntimeError, zipfile.BadZipFile, zlib.error)
+BROKEN = (ValueError, OSError, EOFError, KeyError, SyntaxError, RuntimeError, zipfile.BadZipFile, zlib.error)
+"""What reading a damaged file raises."""
+Declared = tuple[int, "np.dtype[Any]"]
+"""Bytes and type."""
 
 
 def open_npz(path: str | Path) -> Source:
@@ -39,14 +43,14 @@ def open_npz(path: str | Path) -> Source:
     path = Path(path)
     if not path.is_file():
         raise MissingFileError(f"{path}: no such file")
-    keys = _declared(path)
+    keys = declared_arrays(path)
     train_keys, test_keys = _pick(keys, _TRAIN_KEYS), _pick(keys, _TEST_KEYS)
     if train_keys is None:
         wanted = " or ".join(f"{images}/{labels}" for images, labels in [*_TRAIN_KEYS, _ROWS])
         raise DataError(f"{path}: needs the arrays {wanted}; it has: {', '.join(map(repr, keys)) or 'none'}")
     pairs = [train_keys] if test_keys is None else [train_keys, test_keys]
     wanted_keys = {key for pair in pairs for key in pair} | ({"class_names"} & set(keys))
-    arrays = _read(path, {key: keys[key] for key in sorted(wanted_keys)})
+    arrays = load_arrays(path, {key: keys[key] for key in sorted(wanted_keys)})
     labels = [_labels(arrays[label], f"{path}: {label}") for _, label in pairs]
     names = _class_names(arrays.get("class_names"), pairs, labels, path)
     parts = [
@@ -56,22 +60,27 @@ def open_npz(path: str | Path) -> Source:
     return Source(path.stem, parts[0], parts[1] if len(parts) == 2 else None)
 
 
-def _pick(keys: dict[str, int], pairs: tuple[tuple[str, str], ...]) -> tuple[str, str] | None:
+def _pick(keys: Mapping[str, Declared], pairs: tuple[tuple[str, str], ...]) -> tuple[str, str] | None:
     return next(((images, labels) for images, labels in pairs if {images, labels} <= keys.keys()), None)
 
 
-def _declared(path: Path) -> dict[str, int]:
-    """Return the arrays of the file with the bytes that each declares; nothing but headers is read."""
+def declared_arrays(path: Path) -> dict[str, Declared]:
+    """Return bytes and type of each array of the file; nothing but headers is read."""
     try:
         with zipfile.ZipFile(path) as archive:
-            names = [file[: -len(".npy")] for file in archive.namelist() if file.endswith(".npy")]
-            return {name: declared_array(archive, name)[0] for name in names}
-    except _BROKEN as error:
+            names = [file.removesuffix(".npy") for file in archive.namelist() if file.endswith(".npy")]
+            return {name: _declared(archive, name) for name in names}
+    except BROKEN as error:
         raise DataError(f"{path}: not readable as .npz ({first_line(error)})") from None
 
 
-def declared_array(archive: zipfile.ZipFile, name: str) -> tuple[int, "np.dtype[Any]"]:
-    """Return bytes and type of an array of the archive, by its header alone."""
+def load_arrays(path: Path, declared: Mapping[str, Declared]) -> dict[str, NDArray[Any]]:
+    """Return some arrays of the file, if memory is there for what they declare."""
+    check_expansion(sum(size for size, _ in declared.values()), path.stat().st_size, f"{path}: its arrays")
+    return {name: _load(path, name) for name in declared}
+
+
+def _declared(archive: zipfile.ZipFile, name: str) -> Declared:
     _check_header(archive, name)
     with archive.open(f"{name}.npy") as member:
         first = np.lib.format.read_magic(member) == (1, 0)
@@ -92,19 +101,13 @@ def _check_header(archive: zipfile.ZipFile, name: str) -> None:
         raise ValueError(f"the header of {name} declares {length:,} bytes")
 
 
-def _read(path: Path, declared: dict[str, int]) -> dict[str, NDArray[Any]]:
-    check_expansion(sum(declared.values()), path.stat().st_size, f"{path}: its arrays")
-    return {key: load_array(path, key) for key in declared}
-
-
-def load_array(path: Path, key: str) -> NDArray[Any]:
-    """Return one array of the file; a `DataError` names it if it cannot be read."""
+def _load(path: Path, name: str) -> NDArray[Any]:
     try:
         with np.load(path, allow_pickle=False) as archive:
-            array: NDArray[Any] = archive[key]
+            array: NDArray[Any] = archive[name]
             return array
-    except _BROKEN as error:
-        raise DataError(f"{path}: array {key} is not readable ({first_line(error)})") from None
+    except BROKEN as error:
+        raise DataError(f"{path}: array {name} is not readable ({first_line(error)})") from None
 
 
 def _part(origin: str, images: NDArray[Any], labels: Ids, names: tuple[str, ...]) -> Samples:
