@@ -57,6 +57,7 @@ def zero_or(allowed: Allowed) -> Allowed:
 
 Count = Annotated[int, within(1)]
 Share = Annotated[float, within(0, 1)]
+Positive = Annotated[float, within(0, above=True)]
 TEMPERATURES = within(1e-100, 1e100)
 """Temperatures of the robustness exp(-x / temperature). Beyond these, its logarithm overflows."""
 
@@ -133,7 +134,7 @@ class EncoderConfig(Checked):
     """Train a pretrained network further on your images: none, last (its last quarter) or all of it."""
     finetune_epochs: Count = 10
     """Passes of fine-tuning over the training set."""
-    finetune_rate: Annotated[float, within(0, above=True)] = 0.01
+    finetune_rate: Positive = 0.01
     """Peak learning rate of the layer that is new; that of a block falls with its distance from it."""
     finetune_decay: Annotated[float, within(0, 1, above=True)] = 0.8
     """Learning rate of a block as a share of that of the block after it."""
@@ -155,7 +156,7 @@ class TrainingConfig(Checked):
     """Images per step."""
     optimizer: str = "sgd"
     """sgd (Nesterov) or adam."""
-    learning_rate: Annotated[float, within(0, above=True)] = 0.1
+    learning_rate: Positive = 0.1
     """Peak learning rate."""
     momentum: Share = 0.9
     """Momentum of SGD; first beta of Adam."""

@@ -16,7 +16,7 @@ from pmal.baselines.openmax import (
     mean_activations,
     unknown_probability,
 )
-from pmal.ensemble.heads import HeadShape
+from pmal.ensemble.heads import HeadConfig, HeadShape, create_head
 from pmal.errors import UsageError
 from tests.reference import openmax as reference
 
@@ -172,6 +172,6 @@ def scores(head, X):
 
 def test_options_that_make_no_sense_are_refused():
     for option in ({"tail": 0}, {"alpha": 1.5}):
-        with pytest.raises(UsageError, match="whole number from 1"):
-            OpenMaxHead(HeadShape(2, 3, 2, 1), **option)
+        with pytest.raises(UsageError, match=r"1 or more|expected int"):
+            create_head(HeadConfig("openmax", option), HeadShape(2, 3, 2, 1))
     assert OpenMaxHead(HeadShape(2, 3, 2, 1)).alpha == 3

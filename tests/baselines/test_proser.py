@@ -16,7 +16,7 @@ from pmal.baselines.proser import PlaceholderHead, draw_shares, mix_neighbors, p
 from pmal.config import EncoderConfig, Resources, RunConfig, TrainingConfig, build, merge, read_recipe
 from pmal.encoders import list_encoders
 from pmal.ensemble.classifier import Classifier, ClassifierSpec, with_head
-from pmal.ensemble.heads import HeadConfig, HeadShape
+from pmal.ensemble.heads import HeadConfig, HeadShape, create_head
 from pmal.errors import UsageError
 from tests.reference import proser as reference
 
@@ -244,5 +244,5 @@ def test_killed_in_the_second_training_it_ends_with_the_same_bits(tmp_path, monk
 
 def test_options_that_make_no_sense_are_refused():
     for option in ({"placeholders": 0}, {"alpha": 0.5}):
-        with pytest.raises(UsageError, match="whole number from 1"):
-            PlaceholderHead(HeadShape(2, 3, 2, 1), **option)
+        with pytest.raises(UsageError, match=r"1 or more|expected int"):
+            create_head(HeadConfig("proser", option), HeadShape(2, 3, 2, 1))

@@ -31,9 +31,9 @@ from torch.nn.functional import cross_entropy
 
 from pmal.baselines.confusing_samples import ConfusingSamples, embed_apart
 from pmal.baselines.cpn import products, random_points, squared_distances
+from pmal.config import Positive
 from pmal.ensemble.classifier import Classifier
 from pmal.ensemble.heads import Head, HeadShape, register_method
-from pmal.errors import UsageError
 
 PAPER = "Chen et al., Adversarial Reciprocal Points Learning for Open Set Recognition, TPAMI 2021"
 
@@ -48,11 +48,9 @@ class AdversarialPointsHead(Head):
     """
 
     def __init__(
-        self, shape: HeadShape, temperature: float = 1.0, weight: float = 0.1, margin: float = 1.0
+        self, shape: HeadShape, temperature: Positive = 1.0, weight: float = 0.1, margin: float = 1.0
     ) -> None:
         super().__init__()
-        if not temperature:
-            raise UsageError(f"method_options.temperature = {temperature}: must be above 0")
         self.temperature, self.weight, self.margin = temperature, weight, margin
         self.points = random_points(shape)
         self.radius = nn.Parameter(torch.zeros(()))
@@ -85,7 +83,7 @@ class ConfusedPointsHead(AdversarialPointsHead):
     def __init__(
         self,
         shape: HeadShape,
-        temperature: float = 1.0,
+        temperature: Positive = 1.0,
         weight: float = 0.1,
         margin: float = 1.0,
         beta: float = 0.1,

@@ -44,6 +44,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, softplus
 
+from pmal.config import Count
 from pmal.encoders.registry import SMALLEST_IMAGE
 from pmal.ensemble.classifier import Classifier
 from pmal.ensemble.heads import Head, HeadShape, register_method
@@ -210,8 +211,8 @@ class ConditionalGaussianHead(Head):
     def __init__(
         self,
         shape: HeadShape,
-        latent: int = 32,
-        rungs: int = 2,
+        latent: Count = 32,
+        rungs: Count = 2,
         kl: float = 0.03,
         reconstruction: float = 1.0,
     ) -> None:
@@ -220,8 +221,6 @@ class ConditionalGaussianHead(Head):
             raise UsageError(
                 "method cgdl reconstructs images, and embeddings are none: choose another method"
             )
-        if latent < 1 or rungs < 1:
-            raise UsageError(f"method_options: latent is {latent}, rungs is {rungs}: both must be 1 or more")
         self.features, self.kl, self.reconstruction = shape.features, kl, reconstruction
         self.ladder = Ladder(shape.features, latent, rungs)
         self.decoder = Decoder(self.ladder.bottom_width, shape.channels, shape.image_size)

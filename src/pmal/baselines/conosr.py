@@ -24,9 +24,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
+from pmal.config import Count, Positive, Share
 from pmal.ensemble.classifier import Classifier
 from pmal.ensemble.heads import Head, HeadShape, register_method
-from pmal.errors import UsageError
 
 VIEWS = 2
 
@@ -130,10 +130,9 @@ class ContrastiveHead(ViewsHead):
     """
 
     def __init__(
-        self, shape: HeadShape, temperature: float = 0.1, smoothing: float = 0.2, width: int = 128
+        self, shape: HeadShape, temperature: Positive = 0.1, smoothing: Share = 0.2, width: Count = 128
     ) -> None:
         super().__init__()
-        check_views_options(temperature, smoothing, width)
         self.temperature, self.smoothing, self.classes = temperature, smoothing, shape.classes
         self.projection = nn.Linear(shape.features, width)
         hidden = nn.Linear(shape.features, shape.features)
@@ -141,13 +140,3 @@ class ContrastiveHead(ViewsHead):
 
     def representation_loss(self, z_ND: Tensor, targets_NK: Tensor) -> Tensor:
         return soft_contrastive_loss(self.projection(z_ND), targets_NK, self.temperature)
-
-
-def check_views_options(temperature: float, smoothing: float, width: int) -> None:
-    """Refuse options that no training can have."""
-    if not temperature > 0:
-        raise UsageError(f"method_options.temperature = {temperature}: must be above 0")
-    if not 0 <= smoothing < 1:
-        raise UsageError(f"method_options.smoothing = {smoothing}: must be 0 or more, below 1")
-    if width < 1:
-        raise UsageError(f"method_options.width = {width}: must be 1 or more")

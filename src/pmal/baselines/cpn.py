@@ -20,14 +20,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from pmal.config import Count
 from pmal.ensemble.heads import Head, HeadShape, register_method
-from pmal.errors import UsageError
 
 
 def random_points(shape: HeadShape, points: int = 1) -> nn.Parameter:
     """Return points near the origin, as in the public code of ARPL: (K, n, D)."""
-    if points < 1:
-        raise UsageError(f"method_options.points = {points}: must be 1 or more")
     return nn.Parameter(0.1 * torch.randn(shape.classes, points, shape.features))
 
 
@@ -63,7 +61,7 @@ class PrototypeNetworkHead(Head):
         weight: of the prototype loss.
     """
 
-    def __init__(self, shape: HeadShape, points: int = 1, gamma: float = 0.5, weight: float = 0.1) -> None:
+    def __init__(self, shape: HeadShape, points: Count = 1, gamma: float = 0.5, weight: float = 0.1) -> None:
         super().__init__()
         self.gamma, self.weight = gamma, weight
         self.points = random_points(shape, points)

@@ -31,6 +31,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from pmal.config import Count
 from pmal.ensemble.heads import Head, HeadShape, register_method
 from pmal.errors import UsageError
 
@@ -102,14 +103,12 @@ class SemanticReconstructionHead(Head):
     def __init__(
         self,
         shape: HeadShape,
-        latent: int = 64,
+        latent: Count = 64,
         gamma: float = 0.1,
         reciprocal: bool = False,
         gram: bool = True,
     ) -> None:
         super().__init__()
-        if latent < 1:
-            raise UsageError(f"method_options.latent = {latent}: must be 1 or more")
         classes, features = shape.classes, shape.features
         products = classes * features**2 if gram else 0
         if products > MOST_PRODUCTS:

@@ -69,12 +69,9 @@ class Coupling(nn.Module):
     def forward(self, x_BD: Tensor) -> tuple[Tensor, Tensor]:
         """Return the moved channels, and log |det| (B,)."""
         given_BH, moved_BH, log_scale_BH, shift_BH = self.plan(x_BD)
-        return self.join(given_BH, moved_BH * log_scale_BH.exp() + shift_BH), log_scale_BH.sum(dim=1)
-
-    def inverse(self, y_BD: Tensor) -> Tensor:
-        """Return the channels that `forward` moved to these."""
-        given_BH, moved_BH, log_scale_BH, shift_BH = self.plan(y_BD)
-        return self.join(given_BH, (moved_BH - shift_BH) * (-log_scale_BH).exp())
+        new_BH = moved_BH * log_scale_BH.exp() + shift_BH
+        both = [given_BH, new_BH] if self.first else [new_BH, given_BH]
+        return torch.cat(both, dim=1), log_scale_BH.sum(dim=1)
 
     def plan(self, x_BD: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return both halves, and the scale and shift that the given one makes for the other."""
@@ -83,10 +80,6 @@ class Coupling(nn.Module):
         raw_BH, shift_BH = self.net(given_BH).chunk(2, dim=1)
         log_scale_BH = LARGEST_LOG_SCALE * torch.tanh(raw_BH / LARGEST_LOG_SCALE)
         return given_BH, moved_BH, log_scale_BH, shift_BH
-
-    def join(self, given_BH: Tensor, moved_BH: Tensor) -> Tensor:
-        """Return the channels of both halves, in their order."""
-        return torch.cat([given_BH, moved_BH] if self.first else [moved_BH, given_BH], dim=1)
 
 
 class Flow(nn.Module):
@@ -103,13 +96,6 @@ class Flow(nn.Module):
             x_BD, change_B = coupling(x_BD)
             log_det_B = log_det_B + change_B
         return x_BD, log_det_B
-
-    def inverse(self, y_BD: Tensor) -> Tensor:
-        """Return the channels that `forward` maps to these numbers."""
-        for coupling in reversed(self.couplings):
-            assert isinstance(coupling, Coupling)
-            y_BD = coupling.inverse(y_BD)
-        return y_BD
 
     def log_density(self, x_BD: Tensor) -> Tensor:
         """Return log p(x) (B,)."""

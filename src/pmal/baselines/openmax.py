@@ -32,8 +32,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pmal.config import Count
 from pmal.ensemble.heads import HeadShape, LinearHead, register_method
-from pmal.errors import UsageError
 
 Floats = NDArray[np.float64]
 
@@ -145,11 +145,8 @@ class OpenMaxHead(LinearHead):
     means: Tensor
     weibull: Tensor
 
-    def __init__(self, shape: HeadShape, tail: int = 20, alpha: int = 10) -> None:
+    def __init__(self, shape: HeadShape, tail: Count = 20, alpha: Count = 10) -> None:
         super().__init__(shape)
-        for name, value in {"tail": tail, "alpha": alpha}.items():
-            if not isinstance(value, int) or value < 1:
-                raise UsageError(f"method_options.{name} = {value}: must be a whole number from 1")
         self.tail, self.alpha = tail, min(alpha, shape.classes)
         self.register_buffer("means", torch.zeros(shape.classes, shape.classes, dtype=torch.float64))
         self.register_buffer("weibull", torch.ones(shape.classes, 2, dtype=torch.float64))

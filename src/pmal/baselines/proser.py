@@ -38,10 +38,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
 
+from pmal.config import Count
 from pmal.encoders import lower_half, upper_half
 from pmal.ensemble.classifier import Classifier
 from pmal.ensemble.heads import HeadShape, LinearHead, register_method
-from pmal.errors import UsageError
 
 
 def placeholder_loss(
@@ -122,15 +122,12 @@ class PlaceholderHead(LinearHead):
     def __init__(
         self,
         shape: HeadShape,
-        placeholders: int = 1,
+        placeholders: Count = 1,
         beta: float = 1.0,
         gamma: float = 0.01,
-        alpha: int = 1,
+        alpha: Count = 1,
     ) -> None:
         super().__init__(shape)
-        for name, value in {"placeholders": placeholders, "alpha": alpha}.items():
-            if not isinstance(value, int) or value < 1:
-                raise UsageError(f"method_options.{name} = {value}: must be a whole number from 1")
         self.beta, self.gamma, self.alpha = beta, gamma, alpha
         self.placeholders = nn.Linear(shape.features, placeholders, bias=shape.bias)
 

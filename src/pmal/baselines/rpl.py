@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from pmal.baselines.cpn import random_points, squared_distances
+from pmal.config import Count
 from pmal.ensemble.heads import Head, HeadShape, register_method
 
 PAPER = "Chen et al., Learning Open Set Network with Discriminative Reciprocal Points, ECCV 2020"
@@ -42,7 +43,7 @@ class ReciprocalPointsHead(Head):
         weight: of the bounded space.
     """
 
-    def __init__(self, shape: HeadShape, points: int = 1, gamma: float = 0.5, weight: float = 0.1) -> None:
+    def __init__(self, shape: HeadShape, points: Count = 1, gamma: float = 0.5, weight: float = 0.1) -> None:
         super().__init__()
         self.gamma, self.weight = gamma, weight
         self.points = random_points(shape, points)
@@ -65,7 +66,7 @@ class ReciprocalPointsHead(Head):
 class PrototypesBesideHead(ReciprocalPointsHead):
     """Reciprocal points to be far from, and as many prototypes to be near to."""
 
-    def __init__(self, shape: HeadShape, points: int = 1, gamma: float = 0.5, weight: float = 0.1) -> None:
+    def __init__(self, shape: HeadShape, points: Count = 1, gamma: float = 0.5, weight: float = 0.1) -> None:
         super().__init__(shape, points, gamma, weight)
         self.prototypes = random_points(shape, points)
 

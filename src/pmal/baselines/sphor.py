@@ -25,7 +25,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from pmal.baselines.conosr import VIEWS, ViewsHead, check_views_options
+from pmal.baselines.conosr import VIEWS, ViewsHead
+from pmal.config import Count, Positive, Share
 from pmal.ensemble.heads import HeadShape, register_method
 
 
@@ -65,10 +66,9 @@ class SphericalHead(ViewsHead):
     prototypes: Tensor
 
     def __init__(
-        self, shape: HeadShape, temperature: float = 0.1, smoothing: float = 0.1, width: int = 32
+        self, shape: HeadShape, temperature: Positive = 0.1, smoothing: Share = 0.1, width: Count = 32
     ) -> None:
         super().__init__()
-        check_views_options(temperature, smoothing, width)
         self.temperature, self.smoothing, self.classes = temperature, smoothing, shape.classes
         width = max(width, shape.classes)
         self.projection = nn.Linear(shape.features, width)

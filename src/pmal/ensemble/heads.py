@@ -16,7 +16,7 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from pmal._runtime.seeds import seeded
-from pmal.config import RunConfig
+from pmal.config import RunConfig, within
 from pmal.errors import UsageError, unknown_name
 from pmal.methods import METHODS, SCORE_NAMES, SCORES, Method
 
@@ -187,31 +187,38 @@ def register_method(
 
 def create_head(config: HeadConfig, shape: HeadShape) -> Head:
     """Return a new, untrained head; its weights come from torch's global random generator."""
-    valid = default_options(config.name)
+    valid = _options(config.name)
     for option, value in config.options.items():
         if not valid:
             raise UsageError(f"method_options.{option}: the head {config.name} takes no options")
         if option not in valid:
             raise unknown_name(f"option of {config.name}", option, valid)
-        _check_option(option, value, type(valid[option]))
+        _check_option(valid[option], value)
     return _HEADS[config.name](shape, **config.options)
 
 
 def default_options(name: str) -> dict[str, Any]:
     """Return every option of a head, and what it is if nobody says otherwise."""
+    return {option: parameter.default for option, parameter in _options(name).items()}
+
+
+def _options(name: str) -> dict[str, inspect.Parameter]:
     # To look a method up imports what registers its head.
     if name not in _HEADS and (name not in METHODS or name not in _HEADS):
         raise unknown_name("head", name, (LINEAR, *METHODS))
     parameters = inspect.signature(_HEADS[name]).parameters
-    return {option: p.default for option, p in parameters.items() if option != "shape"}
+    return {option: parameter for option, parameter in parameters.items() if option != "shape"}
 
 
-def _check_option(option: str, value: Any, kind: type) -> None:
+def _check_option(option: inspect.Parameter, value: Any) -> None:
+    """Refuse another type than the default's, and a number that the annotation does not allow."""
+    kind = type(option.default)
     if type(value) not in ((int, float) if kind is float else (kind,)):
-        raise UsageError(f"method_options.{option} = {value!r}: expected {kind.__name__}")
-    # Weights, counts and sizes; written so that NaN is refused.
-    if kind in (int, float) and not 0 <= value < math.inf:
-        raise UsageError(f"method_options.{option} = {value}: must be 0 or more, and finite")
+        raise UsageError(f"method_options.{option.name} = {value!r}: expected {kind.__name__}")
+    always = [within(0)] if kind in (int, float) else []  # weights, counts and sizes
+    for allowed in (*getattr(option.annotation, "__metadata__", ()), *always):
+        if not allowed.allows(value):
+            raise UsageError(f"method_options.{option.name} = {value}: must be {allowed}")
 
 
 def check_heads(config: RunConfig) -> None:
