@@ -16,6 +16,7 @@ from pmal.data.sources.folder import FileStore
 from pmal.encoders import features
 from pmal.encoders.features import FeatureCache, open_features
 from pmal.encoders.pretrained.backbone import Backbone
+from pmal.encoders.pretrained.preprocessing import Preprocessing
 
 CPU = torch.device("cpu")
 
@@ -36,8 +37,8 @@ class Means(nn.Module):
 
 
 def make_backbone(factor=1.0):
-    about = {"image_size": 8, "num_features": 3, "mean": (0.0,) * 3, "std": (1.0,) * 3}
-    return Backbone("means", Means(factor), **about, architecture={})
+    images = Preprocessing(8, 8, (0.0,) * 3, (1.0,) * 3)
+    return Backbone("means", Means(factor), images, num_features=3, architecture={})
 
 
 def session(checkpoint_seconds=1e9):

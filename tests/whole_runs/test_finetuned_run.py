@@ -10,6 +10,7 @@ from pmal._engine.loop import TrainingConfig, _Loop
 from pmal._engine.optimizers import make_optimizer, set_rate
 from pmal._runtime.tensors import load_tensors
 from pmal.encoders.pretrained.backbone import Backbone
+from pmal.encoders.pretrained.preprocessing import Preprocessing
 from pmal.ensemble.finetuning import Learner
 from pmal.errors import Interrupted
 from tests.encoders.pretrained.tiny_models import save_tiny
@@ -29,8 +30,8 @@ def tiny_backbone(blocks=8):
     layers = [torch.nn.Conv2d(3, 3, 1) for _ in range(blocks)]
     body = torch.nn.Sequential(*layers, torch.nn.BatchNorm2d(3), torch.nn.AdaptiveAvgPool2d(1))
     body.append(torch.nn.Flatten())
-    about = {"image_size": 8, "num_features": 3, "mean": (0.5,) * 3, "std": (0.5,) * 3, "architecture": {}}
-    return Backbone("tiny", body, **about)
+    images = Preprocessing(8, 8, (0.5,) * 3, (0.5,) * 3)
+    return Backbone("tiny", body, images, num_features=3, architecture={})
 
 
 def test_rates_fall_with_depth():

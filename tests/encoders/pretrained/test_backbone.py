@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from pmal.encoders.pretrained.backbone import Backbone, Cropped, backbone_digest
+from pmal.encoders.pretrained.preprocessing import Preprocessing
 from pmal.errors import UsageError
 
 
@@ -24,8 +25,8 @@ class Body(nn.Module):
 
 def make(mean=(0.5, 0.4, 0.3)):
     torch.manual_seed(0)
-    about = {"image_size": 8, "num_features": 4, "mean": mean, "std": (0.2, 0.25, 0.5)}
-    return Backbone("some", Body(), **about, architecture={"kind": "test"})
+    images = Preprocessing(8, 8, mean, (0.2, 0.25, 0.5))
+    return Backbone("some", Body(), images, num_features=4, architecture={"kind": "test"})
 
 
 def test_pixels_are_normalized_and_features_are_float32():

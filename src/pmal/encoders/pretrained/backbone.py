@@ -3,15 +3,15 @@
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from itertools import groupby
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from pmal.data.decoding.decode import BILINEAR
 from pmal.data.decoding.fitting import ImageShape
+from pmal.encoders.pretrained.preprocessing import Preprocessing
 from pmal.errors import UsageError
 
 _BLOCK = re.compile(r"^(?:.*?\.)??(?:\w+_)?\d+(?=\.)")
@@ -24,12 +24,9 @@ class Backbone(nn.Module):
     Args:
         name: the name that `create_backbone` was called with.
         body: normalized images (B, 3, S, S) to features (B, num_features).
-        image_size: S.
+        images: how an image becomes a square of side S, and the normalization of the body's training.
         num_features: number of features that the body returns.
-        mean: mean of each channel on the scale 0..1, as in the body's training.
-        std: deviation of each channel, likewise.
         architecture: plain JSON from which `rebuild_backbone` makes the same body, untrained.
-        resize: how an image becomes a square of side S, one of `decode.RESIZINGS`.
     """
 
     mean: Tensor
@@ -39,28 +36,25 @@ class Backbone(nn.Module):
         self,
         name: str,
         body: nn.Module,
+        images: Preprocessing,
         *,
-        image_size: int,
         num_features: int,
-        mean: Sequence[float],
-        std: Sequence[float],
         architecture: Mapping[str, Any],
-        resize: str = BILINEAR,
     ) -> None:
         super().__init__()
-        self.name, self.image_size, self.num_features = name, image_size, num_features
-        self.image_shape = ImageShape(image_size, 3, resize)
+        self.name, self.image_size, self.num_features = name, images.side, num_features
+        self.image_shape = ImageShape(images.side, 3, images.resize)
         self.body = body
         # Not among the tensors of a weights file: they are in the description.
-        self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1), persistent=False)
-        self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1), persistent=False)
+        self.register_buffer("mean", torch.tensor(images.mean).view(1, 3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(images.std).view(1, 3, 1, 1), persistent=False)
         self._description = {
             "name": name,
-            "image_size": image_size,
+            "image_size": images.side,
             "num_features": num_features,
-            "mean": list(mean),
-            "std": list(std),
-            "resize": resize,
+            "mean": list(images.mean),
+            "std": list(images.std),
+            "resize": images.resize,
             "architecture": dict(architecture),
         }
         self.requires_grad_(False)

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pmal.data.decoding.decode import BILINEAR
 from pmal.encoders.pretrained import efficientnet_lite as lite
 from pmal.encoders.pretrained.backbone import Backbone
 from pmal.encoders.pretrained.names import LIBRARIES, OWN, is_pretrained, list_pretrained
@@ -15,8 +14,6 @@ from pmal.errors import DataError, unknown_name
 LITE, HUGGING_FACE = "efficientnet_lite", "transformers"
 KINDS = (LITE, HUGGING_FACE, "timm", "torchvision")
 FIELDS = ("name", "image_size", "num_features", "mean", "std", "resize", "architecture")
-OLDER = {"resize": BILINEAR}
-"""Fields that descriptions of pmal 0.2.0 lack, and what was done then."""
 
 
 def create_backbone(name: str, *, weights: str | None = None) -> Backbone:
@@ -56,7 +53,6 @@ def rebuild_backbone(description: Mapping[str, Any]) -> Backbone:
         UsageError: the library that has the code is not installed.
     """
     name, architecture, images = _read_description(description)
-    description = OLDER | dict(description)
     where = f"pretrained network '{name}'"
     if architecture["kind"] == LITE:
         backbone = _own(name, images.resize)
@@ -68,14 +64,14 @@ def rebuild_backbone(description: Mapping[str, Any]) -> Backbone:
         from pmal.encoders.pretrained.libraries import rebuild_library
 
         backbone = rebuild_library(name, architecture, images, where)
-    if backbone.description() != description:
+    if backbone.description() != dict(description):
         raise DataError(f"{where}: its description does not fit the network that it names")
     return backbone
 
 
 def _read_description(description: Mapping[str, Any]) -> tuple[str, Mapping[str, Any], Preprocessing]:
     """Return name, architecture and preprocessing, each of the right type and within bounds."""
-    if not isinstance(description, Mapping) or {*OLDER, *description} != {*FIELDS}:
+    if not isinstance(description, Mapping) or {*description} != {*FIELDS}:
         raise DataError(f"description of a pretrained network: expected the fields {', '.join(FIELDS)}")
     name, architecture = description["name"], description["architecture"]
     if not isinstance(name, str) or not is_pretrained(name) or len(name) > 1000:
@@ -92,8 +88,7 @@ def _read_description(description: Mapping[str, Any]) -> tuple[str, Mapping[str,
         raise DataError(f"pretrained network '{name}': is not of kind {kind}")
     size = description["image_size"]
     crop = architecture.get("crop", size)
-    resize = description.get("resize", OLDER["resize"])
-    images = Preprocessing(size, crop, description["mean"], description["std"], resize)
+    images = Preprocessing(size, crop, description["mean"], description["std"], description["resize"])
     return name, architecture, checked_preprocessing(images, f"pretrained network '{name}'")
 
 
@@ -106,14 +101,11 @@ def _own_with_weights(name: str, weights: str | None) -> Backbone:
 
 
 def _own(name: str, resize: str) -> Backbone:
-    settings = lite.VARIANTS[name]
+    depth, side = lite.VARIANTS[name]
     return Backbone(
         name,
-        lite.EfficientNetLite(settings.depth),
-        image_size=settings.image_size,
+        lite.EfficientNetLite(depth),
+        Preprocessing(side, side, lite.MEAN, lite.STD, resize),
         num_features=lite.EfficientNetLite.num_features,
-        mean=lite.MEAN,
-        std=lite.STD,
-        architecture={"kind": LITE, "depth": settings.depth},
-        resize=resize,
+        architecture={"kind": LITE, "depth": depth},
     )

@@ -5,7 +5,6 @@ at the right and at the bottom; equal padding on both sides shifts the maps and 
 """
 
 import math
-from dataclasses import dataclass
 
 from torch import Tensor, nn
 from torch.nn import functional
@@ -26,18 +25,8 @@ STAGES = (
 """Stages of Lite0. Larger variants repeat the blocks of the inner stages; stem and head stay the same."""
 
 
-@dataclass(frozen=True)
-class LiteSettings:
-    """Differences between the variants."""
-
-    depth: float
-    image_size: int
-
-
-VARIANTS = {
-    "efficientnet_lite0": LiteSettings(depth=1.0, image_size=224),
-    "efficientnet_lite1": LiteSettings(depth=1.1, image_size=240),
-}
+VARIANTS = {"efficientnet_lite0": (1.0, 224), "efficientnet_lite1": (1.1, 240)}
+"""The factor on the depth, and the side of the images."""
 MEAN, STD = (127 / 255,) * 3, (128 / 255,) * 3
 """Mean and deviation of every channel, on the scale 0..1: the weights were trained on (pixel - 127) / 128."""
 RESIZE = "bicubic"

@@ -85,12 +85,9 @@ def rebuild_hugging_face(
     return Backbone(
         name,
         Cropped(_network(family, config), images.crop, _reader(family)),
-        image_size=images.side,
+        images,
         num_features=num_features,
-        mean=images.mean,
-        std=images.std,
         architecture={**own, "config": dict(fields), "crop": images.crop},
-        resize=images.resize,
     )
 
 

@@ -56,12 +56,9 @@ def _wrap(name: str, network: nn.Module, images: Preprocessing) -> Backbone:
     return Backbone(
         name,
         Cropped(network, images.crop, pooled),
-        image_size=images.side,
+        images,
         num_features=_count_features(network.eval(), images.crop, name),
-        mean=images.mean,
-        std=images.std,
         architecture={"kind": kind, "model": model, "crop": images.crop},
-        resize=images.resize,
     )
 
 
