@@ -1,6 +1,6 @@
 """Mining on embeddings of any model: reads a file, returns prototypes and r of every sample."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -22,10 +22,9 @@ from pmal.mining.candidates import select_candidates
 from pmal.mining.files.embedding_file import Embeddings, read_embeddings
 from pmal.mining.files.linear_heads import fit_head
 from pmal.mining.files.mined_files import OutputFiles, write_prototypes_csv, write_samples_csv
-from pmal.mining.miner import check_settings, mine_rated
+from pmal.mining.miner import check_settings, mine_rated, rate_spaces
 from pmal.mining.prototypes import PrototypeSet
-from pmal.mining.quality import QUALITY_RULES, QualityOptions, count_pairs
-from pmal.mining.sample_quality import SampleQuality
+from pmal.mining.quality import QualityOptions, count_pairs
 
 _COMPARING = ("topology", "ensemble")
 
@@ -108,16 +107,18 @@ def mine_file(
     _check_enough_spaces(source, data, heads, settings.quality)
     with naming(source), _gpu_memory(), notes_of_warnings(display) as notes:
         spaces, accuracies = _spaces(data, heads, options, display)
-        log_r = _measure(spaces, data.labels, options, display)
-        quality = SampleQuality(data.ids, log_r, settings.quality)
+        with display.stage("topology", count_pairs(len(data.ids), len(spaces), settings), "pairs") as advance:
+            reporting = replace(options, report=advance)
+            quality = rate_spaces(spaces, data.labels, reporting, ids=data.ids)
         named = {"class_names": data.class_names, "files": data.paths}
         prototypes = mine_rated(spaces[0], data.labels, quality, options, ids=data.ids, **named)
-    epsilon, per_class = settings.epsilon, settings.per_class
+    log_r, epsilon, per_class = quality.log_r, settings.epsilon, settings.per_class
     candidates = select_candidates(log_r, data.labels, epsilon=epsilon, at_least=per_class)
     rows = log_r, candidates, data.labels, data.ids, prototypes, data.paths
-    ranks.by_first(lambda: write_samples_csv(files.samples_csv, *rows))
-    ranks.by_first(lambda: write_prototypes_csv(files.prototypes_csv, prototypes))
-    prototypes.save(files.prototypes, ranks)
+    json_file, prototypes_csv, samples_csv = files.readable
+    ranks.by_first(lambda: write_samples_csv(samples_csv, *rows))
+    ranks.by_first(lambda: write_prototypes_csv(prototypes_csv, prototypes))
+    prototypes.save(json_file, ranks)
     return MinedFile(
         prototypes, data.ids, log_r, candidates, len(spaces), accuracies, tuple(notes), files.readable
     )
@@ -152,16 +153,6 @@ def _spaces(
             advance(1)
     spaces = [(z_ND, head.weight, head.bias) for z_ND, head in zip(z, fitted, strict=True)]
     return check_spaces(spaces), tuple(head.accuracy for head in fitted)
-
-
-def _measure(spaces: Sequence[Space], labels_N: Tensor, options: QualityOptions, display: Display) -> Tensor:
-    """Return the log of the quality of every sample, (N,)."""
-    rule = QUALITY_RULES[options.settings.quality]
-    if options.settings.quality != "topology":
-        return rule(spaces, labels_N, options)
-    total = count_pairs(len(labels_N), len(spaces), options.settings)
-    with display.stage("topology", total, "pairs") as advance:
-        return rule(spaces, labels_N, replace(options, report=advance))
 
 
 @contextmanager

@@ -40,24 +40,9 @@ class OutputFiles:
         return cls(path.with_suffix("") if path.suffix in (".json", ".csv") else path)
 
     @property
-    def prototypes(self) -> Path:
-        """Path for `PrototypeSet.load`; the exact numbers are in the .safetensors file next to it."""
-        return self._with(".json")
-
-    @property
-    def prototypes_csv(self) -> Path:
-        """Path of the list of prototypes."""
-        return self._with(".csv")
-
-    @property
-    def samples_csv(self) -> Path:
-        """Path of the list of all samples."""
-        return self._with(".samples.csv")
-
-    @property
-    def readable(self) -> tuple[Path, ...]:
-        """Paths of the files that a user may want to open."""
-        return self.prototypes, self.prototypes_csv, self.samples_csv
+    def readable(self) -> tuple[Path, Path, Path]:
+        """The prototypes for `PrototypeSet.load`, the list of them, and the list of all samples."""
+        return self._with(".json"), self._with(".csv"), self._with(".samples.csv")
 
     def prepare(self, source: Path, force: bool) -> None:
         """Check, before any work, that the files can be written and that nothing is lost by it.
@@ -76,8 +61,8 @@ class OutputFiles:
             raise UsageError(f"{source}: would be overwritten by its own prototypes: choose another --out")
         if there and not force:
             raise UsageError(f"{there[0]} exists: choose another --out, or pass --force to replace it")
-        if self.prototypes.exists():
-            _check_is_ours(self.prototypes)
+        if self._with(".json").exists():
+            _check_is_ours(self._with(".json"))
 
     def _with(self, ending: str) -> Path:
         return self.stem.with_name(self.stem.name + ending)
