@@ -10,7 +10,7 @@ desktops, are no samples. A sample's id is the rank of its path among the sorted
 
 import errno
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,6 +110,18 @@ def read_folder(path: str | Path) -> Source:
     return Source(folder.name, train, test, loose=loose, faults=tuple(faults))
 
 
+def samples_in(root: Path, label_of: Mapping[str, int], class_names: tuple[str, ...]) -> Samples:
+    """Return the files in folders below the root by their sorted paths, each with the label of its folder."""
+    pairs = sorted(
+        (f"{folder}/{file}", label)
+        for folder, label in label_of.items()
+        for file in list_files(root / folder)
+    )
+    labels: NDArray[np.int64] = np.array([label for _, label in pairs], dtype=np.int64)
+    store = FileStore(os.path.abspath(root), PathTable(path for path, _ in pairs))
+    return Samples.whole(store, labels, class_names)
+
+
 def holds_samples_at(folder: Path, inside: Path) -> bool:
     """Return whether files at the path `inside` are, or would be, samples of the folder's data set."""
     if not folder.is_dir():
@@ -180,14 +192,8 @@ def _read_part(folder: Path) -> Samples:
     if not classes:
         fix = "give the folder that holds one folder of images per class"
         raise DataError(f"{folder}: {'no class folders in it' if any(folder.iterdir()) else 'empty'}: {fix}")
-    paths = []
-    for name in classes:
-        paths += [f"{name}/{file}" for file in list_files(folder / name)]
-    paths.sort()
-    rank = {name: label for label, name in enumerate(classes)}
-    labels: NDArray[np.int64] = np.array([rank[path.split("/", 1)[0]] for path in paths], dtype=np.int64)
-    store = FileStore(str(folder), PathTable(paths))
-    return Samples.whole(store, labels, tuple(printable(name) for name in classes))
+    labels = {name: label for label, name in enumerate(classes)}
+    return samples_in(folder, labels, tuple(printable(name) for name in classes))
 
 
 def _read_test_part(train: Samples, folder: Path, faults: list[str]) -> Samples | None:

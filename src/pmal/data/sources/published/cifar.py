@@ -4,6 +4,7 @@ import tarfile
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -79,7 +80,11 @@ def _read_files(
     for name, data in _members(path, layout.folder, {*files, layout.names}):
         origin = f"{path}/{name}"
         if name == layout.names:
-            _check_names(layout.parse_names(data, origin), class_names, origin)
+            names = layout.parse_names(data, origin)
+            if names != class_names:  # their labels would mean another data set
+                raise DataError(
+                    f"{origin}: its {len(names)} class names are not the official {len(class_names)}"
+                )
         else:
             found[name] = layout.parse(data, origin)
             check_labels(found[name][1], len(class_names), origin)
@@ -131,36 +136,25 @@ def _bounded(file: IO[bytes] | None, origin: str) -> bytes:
     return data
 
 
-def _parse_pickled(label_key: str) -> Callable[[bytes, str], Part]:
-    def parse(data: bytes, origin: str) -> Part:
-        content = unpickle_arrays(data, origin)
-        rows, labels = content.get("data"), content.get(label_key)
-        if not isinstance(rows, np.ndarray) or rows.ndim != 2 or rows.shape[1] != _VALUES or not len(rows):
-            raise DataError(f"{origin}: 'data' is not an array of images of {_VALUES} values each")
-        if not isinstance(labels, list) or not all(map(_is_class_number, labels)):
-            raise DataError(f"{origin}: '{label_key}' is not a list of class numbers")
-        if len(labels) != len(rows):
-            raise DataError(f"{origin}: {len(labels)} labels for {len(rows)} images")
-        return _to_images(rows), np.array(labels, dtype=np.int64)
-
-    return parse
+def _parse_pickled(label_key: str, data: bytes, origin: str) -> Part:
+    content = unpickle_arrays(data, origin)
+    rows, labels = content.get("data"), content.get(label_key)
+    if not isinstance(rows, np.ndarray) or rows.ndim != 2 or rows.shape[1] != _VALUES or not len(rows):
+        raise DataError(f"{origin}: 'data' is not an array of images of {_VALUES} values each")
+    if not isinstance(labels, list) or not all(type(k) is int and 0 <= k < 256 for k in labels):
+        raise DataError(f"{origin}: '{label_key}' is not a list of class numbers")
+    if len(labels) != len(rows):
+        raise DataError(f"{origin}: {len(labels)} labels for {len(rows)} images")
+    return _to_images(rows), np.array(labels, dtype=np.int64)
 
 
-def _is_class_number(label: object) -> bool:
-    return type(label) is int and 0 <= label < 256
-
-
-def _parse_binary(label_bytes: int) -> Callable[[bytes, str], Part]:
-    """Return a parser of records: one label byte (CIFAR-100: a coarse, then a fine one) and the values."""
-
-    def parse(data: bytes, origin: str) -> Part:
-        size = label_bytes + _VALUES
-        if not data or len(data) % size:
-            raise DataError(f"{origin}: {len(data)} bytes are not whole records of {size}; fetch it again")
-        records = np.frombuffer(data, dtype=np.uint8).reshape(-1, size)
-        return _to_images(records[:, label_bytes:]), records[:, label_bytes - 1].astype(np.int64)
-
-    return parse
+def _parse_binary(label_bytes: int, data: bytes, origin: str) -> Part:
+    """Return what records hold: one label byte (CIFAR-100: a coarse, then a fine one) and the values."""
+    size = label_bytes + _VALUES
+    if not data or len(data) % size:
+        raise DataError(f"{origin}: {len(data)} bytes are not whole records of {size}; fetch it again")
+    records = np.frombuffer(data, dtype=np.uint8).reshape(-1, size)
+    return _to_images(records[:, label_bytes:]), records[:, label_bytes - 1].astype(np.int64)
 
 
 def _to_images(rows: Pixels) -> Pixels:
@@ -168,23 +162,14 @@ def _to_images(rows: Pixels) -> Pixels:
     return np.ascontiguousarray(rows.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
 
 
-def _pickled_names(key: str) -> Callable[[bytes, str], tuple[str, ...]]:
-    def parse(data: bytes, origin: str) -> tuple[str, ...]:
-        names = unpickle_arrays(data, origin).get(key)
-        words = names if isinstance(names, list) else []
-        return tuple(word.decode("latin1") for word in words if isinstance(word, bytes))
-
-    return parse
+def _pickled_names(key: str, data: bytes, origin: str) -> tuple[str, ...]:
+    names = unpickle_arrays(data, origin).get(key)
+    words = names if isinstance(names, list) else []
+    return tuple(word.decode("latin1") for word in words if isinstance(word, bytes))
 
 
 def _text_names(data: bytes, origin: str) -> tuple[str, ...]:
     return tuple(data.decode("latin1").split())
-
-
-def _check_names(names: tuple[str, ...], expected: tuple[str, ...], origin: str) -> None:
-    """Reject other class names: their labels would mean another data set."""
-    if names != expected:
-        raise DataError(f"{origin}: its {len(names)} class names are not the official {len(expected)}")
 
 
 _BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
@@ -194,15 +179,15 @@ _LAYOUTS_10 = (
         train=_BATCHES,
         test=("test_batch",),
         names="batches.meta",
-        parse=_parse_pickled("labels"),
-        parse_names=_pickled_names("label_names"),
+        parse=partial(_parse_pickled, "labels"),
+        parse_names=partial(_pickled_names, "label_names"),
     ),
     _Layout(
         folder="cifar-10-batches-bin",
         train=tuple(f"{batch}.bin" for batch in _BATCHES),
         test=("test_batch.bin",),
         names="batches.meta.txt",
-        parse=_parse_binary(1),
+        parse=partial(_parse_binary, 1),
         parse_names=_text_names,
     ),
 )
@@ -212,15 +197,15 @@ _LAYOUTS_100 = (
         train=("train",),
         test=("test",),
         names="meta",
-        parse=_parse_pickled("fine_labels"),
-        parse_names=_pickled_names("fine_label_names"),
+        parse=partial(_parse_pickled, "fine_labels"),
+        parse_names=partial(_pickled_names, "fine_label_names"),
     ),
     _Layout(
         folder="cifar-100-binary",
         train=("train.bin",),
         test=("test.bin",),
         names="fine_label_names.txt",
-        parse=_parse_binary(2),
+        parse=partial(_parse_binary, 2),
         parse_names=_text_names,
     ),
 )

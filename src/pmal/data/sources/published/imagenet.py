@@ -12,7 +12,7 @@ import numpy as np
 
 from pmal.data.samples import Ids, Samples, Source
 from pmal.data.sources._refused import check_labels, read_lines
-from pmal.data.sources.folder import FileStore, PathTable, list_files
+from pmal.data.sources.folder import FileStore, PathTable, samples_in
 from pmal.errors import DataError
 
 LT_TRAIN, LT_TEST, LT_OPEN = (f"ImageNet_LT_{part}.txt" for part in ("train", "test", "open"))
@@ -33,18 +33,15 @@ def _class_folders(folder: Path) -> list[str]:
 
 
 def _read_part(root: Path, part: str, wnids: tuple[str, ...]) -> Samples:
+    found = _class_folders(root / part)
     rank = {wnid: label for label, wnid in enumerate(wnids)}
-    paths: list[str] = []
-    labels: list[int] = []
-    for wnid in _class_folders(root / part):
+    for wnid in found:
         if wnid not in rank:
             raise DataError(f"{root / part / wnid}: there is no training folder of this name")
-        found = list_files(root / part / wnid)
-        paths += [f"{part}/{wnid}/{file}" for file in found]
-        labels += [rank[wnid]] * len(found)
-    if not paths:
+    samples = samples_in(root, {f"{part}/{wnid}": rank[wnid] for wnid in found}, wnids)
+    if not len(samples):
         raise DataError(f"{root / part}: its class folders hold no images")
-    return Samples.whole(_files(root, paths), np.array(labels), wnids)
+    return samples
 
 
 def open_imagenet_lt(lists: Path, trees: Sequence[Path]) -> Source:
@@ -110,9 +107,5 @@ def _listed(origin: Path, paths: list[str], trees: Sequence[Path]) -> FileStore:
     """Return the files below the tree that holds the first image; missing others show when they are read."""
     for tree in trees:
         if os.path.isfile(tree / paths[0]):
-            return _files(tree, paths)
+            return FileStore(os.path.abspath(tree), PathTable(paths))
     raise DataError(f"{origin}: {paths[0]} is in none of {', '.join(map(str, trees))}; put the images there")
-
-
-def _files(root: Path, paths: list[str]) -> FileStore:
-    return FileStore(os.path.abspath(root), PathTable(paths))

@@ -8,7 +8,7 @@ import numpy as np
 from pmal._runtime.text import printable
 from pmal.data.samples import Samples, Source
 from pmal.data.sources._refused import read_lines
-from pmal.data.sources.folder import FileStore, PathTable, list_files
+from pmal.data.sources.folder import FileStore, PathTable, list_files, samples_in
 from pmal.errors import DataError, MissingFileError
 
 
@@ -27,16 +27,12 @@ def _read_wnids(path: Path) -> tuple[str, ...]:
 
 def _read_train(root: Path, wnids: tuple[str, ...]) -> Samples:
     """Return the training part. A class may lack images: it matters only if the class is chosen as known."""
-    paths: list[str] = []
-    labels: list[int] = []
-    for label, wnid in enumerate(wnids):
-        folder = root / "train" / wnid / "images"
-        found = list_files(folder) if folder.is_dir() else []
-        paths += [f"train/{wnid}/images/{file}" for file in found]
-        labels += [label] * len(found)
-    if not paths:
+    label_of = {f"train/{wnid}/images": label for label, wnid in enumerate(wnids)}
+    there = {folder: label for folder, label in label_of.items() if (root / folder).is_dir()}
+    samples = samples_in(root, there, wnids)
+    if not len(samples):
         raise DataError(f"{root / 'train'}: holds no <wnid>/images/*.JPEG of the classes in wnids.txt")
-    return Samples.whole(FileStore(os.path.abspath(root), PathTable(paths)), np.array(labels), wnids)
+    return samples
 
 
 def _read_val(root: Path, wnids: tuple[str, ...]) -> Samples:
