@@ -9,9 +9,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -22,7 +20,7 @@ from pmal._runtime.processes.launch import usable_cores
 from pmal._runtime.progress import Advance
 from pmal._runtime.session import Session
 from pmal._runtime.tensors import has_tensors, load_tensors, save_tensors
-from pmal.data.decoding.fitting import BadSample, fitting_reader, listed
+from pmal.data.decoding.fitting import BadSample, fitting_reader, listed, try_all
 from pmal.data.feeding.batches import ResidentImages
 from pmal.data.feeding.parts import Part, set_aside
 from pmal.data.samples import BadImage, EncodedStore, Pixels, Samples
@@ -31,7 +29,6 @@ from pmal.encoders.pretrained.backbone import Backbone, backbone_digest
 BLOCK = {"cpu": 32, "cuda": 256}
 """Images decoded and embedded at a time, by device."""
 
-Result = TypeVar("Result")
 Digest = bytes
 Read = Pixels | str
 """Pixels of an image, or the reason why it cannot be read."""
@@ -143,27 +140,24 @@ def _embed_missing(
     samples: Samples, backbone: Backbone, cache: FeatureCache, advance: Advance
 ) -> tuple[list[Digest], list[BadSample]]:
     """Return the digests of the readable samples, now all in the cache, and the unreadable samples."""
-    reasons: dict[int, str] = {}
-    digests = _digests(samples, reasons)
-    missing, seen = [], set[Digest]()
-    for position, digest in enumerate(digests):
-        if digest is not None and digest not in cache and digest not in seen:
-            missing.append(position)
-            seen.add(digest)
+    digests, reasons = _digests(samples)
+    first_of: dict[Digest, int] = {}
+    for position, digest in digests.items():
+        if digest not in cache:
+            first_of.setdefault(digest, position)
+    missing = list(first_of.values())
     cache.make_room(len(missing))
     advance(len(samples) - len(missing))
     for positions, pixels in _decoded(samples, missing, backbone):
         found = {p: one for p, one in zip(positions, pixels, strict=True) if not isinstance(one, str)}
         reasons |= {p: one for p, one in zip(positions, pixels, strict=True) if isinstance(one, str)}
         if found:
-            features_BD = _embed(backbone, np.stack([*found.values()]))
-            cache.add([digest for p in found if (digest := digests[p]) is not None], features_BD)
+            cache.add([digests[p] for p in found], _embed(backbone, np.stack([*found.values()])))
         advance(len(positions))
-    for position, digest in enumerate(digests):  # the same bytes as an image that could not be read
-        if digest is not None and digest not in cache and position not in reasons:
-            first = digests.index(digest)
-            reasons[position] = reasons[first]
-    kept = [digest for p, digest in enumerate(digests) if p not in reasons and digest is not None]
+    for position, digest in digests.items():
+        if digest not in cache:  # the same bytes as an image that could not be read
+            reasons[position] = reasons[first_of[digest]]
+    kept = [digest for position, digest in digests.items() if position not in reasons]
     return kept, listed(samples, sorted(reasons.items()))
 
 
@@ -195,20 +189,22 @@ def _decoded(
             yield done, [future.result() for future in futures]
 
 
-def _digests(samples: Samples, reasons: dict[int, str]) -> list[Digest | None]:
-    """Return the digest of every sample's content; None, and a reason, if it cannot be read."""
-    with ThreadPoolExecutor(usable_cores()) as pool:
-        found = list(pool.map(partial(_or_reason, partial(_digest, samples)), range(len(samples))))
-    reasons |= {position: one for position, one in enumerate(found) if isinstance(one, str)}
-    return [None if isinstance(one, str) else one for one in found]
-
-
-def _or_reason(read: Callable[[int], Result], position: int) -> Result | str:
-    """Return what is read at a position, or the reason why it cannot be read."""
+def _or_reason(read: Callable[[int], Pixels], position: int) -> Read:
     try:
         return read(position)
     except BadImage as reason:
         return str(reason)
+
+
+def _digests(samples: Samples) -> tuple[dict[int, Digest], dict[int, str]]:
+    """Return by position, in order, the digest of what can be read, and why the rest cannot."""
+    found: dict[int, Digest] = {}
+
+    def keep(position: int) -> None:
+        found[position] = _digest(samples, position)
+
+    reasons = try_all(len(samples), keep, 0, None)
+    return dict(sorted(found.items())), dict(reasons)
 
 
 def _digest(samples: Samples, position: int) -> Digest:
