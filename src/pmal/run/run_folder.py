@@ -20,17 +20,12 @@ REDOING = ".redoing"
 
 
 class RunFolder:
-    """Paths and records of one run. Of several processes, only the first touches it."""
+    """Paths and records of one run, which is done again from the stage `start` on if that is given.
+
+    Of several processes, only the first touches the folder.
+    """
 
     def __init__(self, path: Path, config: RunConfig, start: str | None = None, ranks: Ranks = ALONE) -> None:
-        """Hold the folder of a run.
-
-        Args:
-            path: of the folder.
-            config: settings of the run.
-            start: the stage from which on the run is done again.
-            ranks: the first of them writes.
-        """
         self.path, self.config, self.start, self.ranks = path, config, start, ranks
 
     def begin(self, stage: str) -> None:
@@ -61,10 +56,8 @@ class RunFolder:
 
     def seal(self, about: Mapping[str, Any]) -> None:
         """Write the manifest: what the run is, and the checksum of every file that is final."""
-        self.ranks.by_first(lambda: self._seal(about))
-
-    def _seal(self, about: Mapping[str, Any]) -> None:
-        write_json(self.path / MANIFEST, {**about, "sha256": _sums(self.path, self.path)})
+        path = self.path
+        self.ranks.by_first(lambda: write_json(path / MANIFEST, {**about, "sha256": _sums(path, path)}))
 
 
 def seal_again(run: Path, folder: str) -> None:

@@ -1,6 +1,5 @@
 """Batches of uint8 images on the device: from memory if the set fits, else through worker processes."""
 
-import functools
 import hashlib
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -92,8 +91,11 @@ class HostImages:
         return len(self.images)
 
     def stream(self, plan: Plan) -> Iterator[torch.Tensor]:
-        chosen = (chosen_images(self.images, positions, self.device) for positions in plan)
-        return uploaded(chosen, self.device)
+        return uploaded(map(self._chosen, plan), self.device)
+
+    def _chosen(self, positions: torch.Tensor) -> torch.Tensor:
+        batch = empty_batch((len(positions), *self.images.shape[1:]), self.images.dtype, self.device)
+        return torch.index_select(self.images, 0, positions, out=batch)
 
     def fingerprint(self) -> str:
         return hashlib.sha256(self.images.contiguous().numpy().data).hexdigest()
@@ -129,6 +131,7 @@ class StreamedImages:
     def __init__(self, dataset: SampleDataset, device: torch.device, workers: int) -> None:
         self.dataset, self.device = dataset, device
         self.workers: Workers[torch.Tensor] = Workers(dataset, workers, pinned=device.type == "cuda")
+        self._fingerprint = ""
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -138,18 +141,10 @@ class StreamedImages:
 
     def fingerprint(self) -> str:
         """Return a digest of the names: reading all images again would take as long as an epoch."""
-        return self._name_digest
-
-    @functools.cached_property
-    def _name_digest(self) -> str:
-        names = "\n".join(self.dataset.samples.name(position) for position in range(len(self)))
-        return hashlib.sha256(names.encode()).hexdigest()
-
-
-def chosen_images(images: torch.Tensor, positions: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Return a batch of images from the CPU's memory."""
-    batch = empty_batch((len(positions), *images.shape[1:]), images.dtype, device)
-    return torch.index_select(images, 0, positions, out=batch)
+        if not self._fingerprint:
+            names = "\n".join(self.dataset.samples.name(position) for position in range(len(self)))
+            self._fingerprint = hashlib.sha256(names.encode()).hexdigest()
+        return self._fingerprint
 
 
 def empty_batch(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

@@ -84,7 +84,7 @@ def open_parquet(path: str | Path) -> Source:
     test_files = next((shards[name] for name in _TEST_NAMES if name in shards), None)
     test = _read_table(test_files) if test_files else None
     names = _class_names([train] if test is None else [train, test])
-    return Source(path.name, _whole(train, names), None if test is None else _whole(test, names))
+    return Source(path.name, _part(train, names), None if test is None else _part(test, names))
 
 
 def write_parquet(path: str | Path, parts: dict[str, Samples]) -> None:
@@ -152,9 +152,9 @@ def _open_by_column(name: str, path: Path, files: list[Path]) -> Source:
     names = _class_names([table])
     splits = _read_splits(files)
     if splits is None:
-        return Source(name, _whole(table, names))
+        return Source(name, _part(table, names))
     train, test = split_rows(splits, path)
-    return Source(name, _part(table, train, names), None if test is None else _part(table, test, names))
+    return Source(name, _part(table, names, train), None if test is None else _part(table, names, test))
 
 
 def split_rows(splits: NDArray[np.str_], path: Path) -> tuple[Ids, Ids | None]:
@@ -299,9 +299,6 @@ def _class_names(tables: list[_Table]) -> tuple[str, ...]:
     return names or tuple(str(label) for label in range(largest + 1))
 
 
-def _whole(table: _Table, names: tuple[str, ...]) -> Samples:
-    return _part(table, np.arange(len(table.labels)), names)
-
-
-def _part(table: _Table, rows: Ids, names: tuple[str, ...]) -> Samples:
+def _part(table: _Table, names: tuple[str, ...], rows: Ids | None = None) -> Samples:
+    rows = np.arange(len(table.labels)) if rows is None else rows
     return Samples.whole(ParquetStore(table.column, rows), table.labels[rows], names)

@@ -102,15 +102,12 @@ def make_task(source: Source, split: Split, config: DataConfig) -> Task:
     everything, test = source.train, source.test
     if test is None:
         everything, test = hold_out(everything, TEST_SHARE)
-    known = limited(everything.of_classes(split.known), config.limit)
-    known = long_tailed(known, config.long_tail, split.index)
-    folds = _folds(known, config)
-    train, held_out = hold_out_enough(known, 0 if folds else config.held_out)
+    train, held_out, folds = _learned(everything.of_classes(split.known), config, split.index)
     task = Task(
         split=split,
         folds=folds,
         train=train,
-        held_out=held_out if len(held_out) else None,
+        held_out=held_out,
         test=test.of_classes(split.known),
         # No image of an unknown class is trained on, so a source without a test part has all of them tested.
         unknown=_unknown_part(source, split, source.train if source.test is None else source.test),
@@ -163,14 +160,12 @@ def learning_task(samples: Samples, name: str, config: DataConfig) -> Task:
     """
     if config.family not in ("auto", "all") or config.split or config.known or config.num_known:
         raise UsageError(f"{name}: all classes in y are known: leave data.family, split and known out")
-    known = long_tailed(limited(samples, config.limit), config.long_tail, 0)
-    folds = _folds(known, config)
-    train, held_out = hold_out_enough(known, 0 if folds else config.held_out)
+    train, held_out, folds = _learned(samples, config, draw=0)
     task = Task(
         folds=folds,
         split=all_known(len(samples.class_names)),
         train=train,
-        held_out=held_out if len(held_out) else None,
+        held_out=held_out,
         test=None,
         unknown=None,
         flip=_flip(config.flip, digits=False),
@@ -196,12 +191,14 @@ def fold_of_each(labels_N: Counts, folds: int) -> Counts:
     return fold_N
 
 
-def _folds(known: Samples, config: DataConfig) -> int:
-    """Return how many parts are held out in turn; 0 if one share is held out for good, or nothing."""
-    if not config.held_out or len(known) > FEW_ENOUGH_FOR_FOLDS:
-        return 0
+def _learned(known: Samples, config: DataConfig, draw: int) -> tuple[Samples, Samples | None, int]:
+    """Return what is learned of the known samples, what is held out for good, and the folds if there are."""
+    known = long_tailed(limited(known, config.limit), config.long_tail, draw)
     # The only sample of a class is never held out. If every class has one, nothing is.
-    return config.folds if len(known) > len(np.unique(known.labels)) else 0
+    in_turn = len(np.unique(known.labels)) < len(known) <= FEW_ENOUGH_FOR_FOLDS
+    folds = config.folds if config.held_out and in_turn else 0
+    train, held_out = hold_out_enough(known, 0 if folds else config.held_out)
+    return train, held_out if len(held_out) else None, folds
 
 
 def hold_out(samples: Samples, share: float) -> tuple[Samples, Samples]:

@@ -5,6 +5,7 @@ transformers gets only tensors and checked numbers. It opens no file and downloa
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,7 @@ def rebuild_hugging_face(
     num_features = _measure(family, config, images.crop, where)
     return Backbone(
         name,
-        Cropped(_network(family, config), images.crop, _reader(family)),
+        Cropped(_network(family, config), images.crop, partial(_features, family.first_token)),
         images,
         num_features=num_features,
         architecture={**own, "config": dict(fields), "crop": images.crop},
@@ -116,7 +117,7 @@ def _measure(family: Family, config: Any, crop: int, where: str) -> int:
             network = _network(family, config)
             if sum(weight.numel() for weight in network.parameters()) > LARGEST:
                 raise DataError(f"more than {LARGEST:,} weights")
-            features_BD = _reader(family)(network(torch.zeros(1, 3, crop, crop)))
+            features_BD = _features(family.first_token, network(torch.zeros(1, 3, crop, crop)))
     except Exception as error:
         raise DataError(f"{where}: makes no model of images of {crop} px ({first_line(error)})") from None
     return int(features_BD.shape[1])
@@ -154,17 +155,8 @@ def _with_weights(
     return found
 
 
-def _reader(family: Family) -> Any:
-    return _first_token if family.first_token else _pooled
-
-
-def _first_token(output: Any) -> Tensor:
-    z_BD: Tensor = output.last_hidden_state[:, 0]
-    return z_BD
-
-
-def _pooled(output: Any) -> Tensor:
-    z_BD: Tensor = output.pooler_output.flatten(1)
+def _features(first_token: bool, output: Any) -> Tensor:
+    z_BD: Tensor = output.last_hidden_state[:, 0] if first_token else output.pooler_output.flatten(1)
     return z_BD
 
 
