@@ -130,10 +130,6 @@ class GraphStep:
         """Return the time of one replay, measured under the device's current load.
 
         With several processes, all must call it after all have captured: the timed steps exchange data.
-
-        Args:
-            step: the step that this graph was captured from.
-            model: the model of that step.
         """
         restore = _snapshot(model, step, self.labels.device)
         try:

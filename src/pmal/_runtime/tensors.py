@@ -39,13 +39,9 @@ _KINDS = tuple(_WRITTEN)
 def save_tensors(
     path: Path, tensors: Mapping[str, torch.Tensor], about: Mapping[str, Any], ranks: Ranks = ALONE
 ) -> None:
-    """Write PATH.json and the tensor file it names.
+    """Write PATH.json, with any JSON `about` the tensors, and the tensor file it names.
 
-    Args:
-        path: where to write, without a suffix.
-        tensors: the tensors by name; they are copied to the CPU.
-        about: any JSON that belongs to the tensors.
-        ranks: the processes of the run; the first one writes.
+    `path` has no suffix. Of several processes, the first one writes.
     """
     ranks.by_first(lambda: _write(path, tensors, about))
 

@@ -24,12 +24,7 @@ class Choice:
 
 
 def choose_encoder(samples: Samples, device: str) -> Choice:
-    """Return the encoder for these samples: a pretrained one for photographs, if its weights are there.
-
-    Args:
-        samples: of the training set.
-        device: cpu or cuda.
-    """
+    """Return the encoder for these samples: a pretrained one for photographs, if its weights are there."""
     if isinstance(samples.store, VectorStore):
         return Choice(PRECOMPUTED, "embeddings in the place of images")
     side, own = typical_side(samples), "small" if device == "cpu" else "oscri"

@@ -105,14 +105,9 @@ class FeatureCache:
 def open_features(
     name: str, samples: Samples, backbone: Backbone, cache: FeatureCache, session: Session
 ) -> Part:
-    """Return a part whose images are features. Several processes share the work and get all results.
+    """Return a part whose images are features; those that are not in the cache are added to it.
 
-    Args:
-        name: the part, as shown to the user.
-        samples: its images.
-        backbone: the frozen network.
-        cache: features that are known already; new ones are added.
-        session: device, display and processes.
+    Several processes share the work and get all results.
 
     Raises:
         DataError: too many images are unreadable. A few are only set aside.

@@ -191,14 +191,7 @@ def in_half_precision(model: Classifier) -> Classifier:
 
 
 def save_classifier(path: Path, model: Classifier, data: str, ranks: Ranks = ALONE) -> None:
-    """Save the weights with what they belong to.
-
-    Args:
-        path: of the file.
-        model: to be saved.
-        data: the digest of the training set that the weights belong to.
-        ranks: the first of them writes.
-    """
+    """Save the weights with what they belong to; `data` is the digest of their training set."""
     save_tensors(path, model.state_dict(), {"classifier": asdict(model.spec), "data": data}, ranks)
 
 

@@ -44,14 +44,6 @@ def forecast(
     """Return one line about the time of a new run; empty if it is short or resumed, and on a GPU.
 
     A step on a GPU is compiled and captured, which costs more time than the estimate is worth.
-
-    Args:
-        config: the settings of the run.
-        task: its images.
-        inputs: how images become batches.
-        passes: passes per training image.
-        out: the run's folder.
-        session: device and display.
     """
     unheard = isinstance(session.display, Silent)
     if unheard or session.device.type != "cpu" or (out / "classifiers").exists():
@@ -64,14 +56,10 @@ def forecast(
 
 
 def work_of(task: Task, passes: float, frozen: bool, finetuning: float = 0.0) -> Work:
-    """Return the work of a run. Each fold is a separate training.
+    """Return the work of a run, at so many passes per training image. Each fold is a separate training.
 
-    Args:
-        task: the images of the run.
-        passes: passes per training image.
-        frozen: whether a frozen network embeds the images.
-        finetuning: cost of fine-tuning per training image, in forward passes. The run is then also measured
-            without it, so that all images are embedded and trained on twice.
+    Fine-tuning costs so many forward passes per training image. The run is then also measured without it, so
+    that all images are embedded and trained on twice.
     """
     folds = task.folds * (1 - 1 / task.folds) if task.folds else 0.0
     runs = 2 if finetuning else 1

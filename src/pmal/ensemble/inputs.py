@@ -59,15 +59,10 @@ class Inputs:
 def run_inputs(
     config: RunConfig, shape: ImageShape, run: Path, session: Session, *, write: bool = False
 ) -> Inputs:
-    """Return the inputs of a run's networks.
+    """Return the inputs of a run's networks; a frozen network scales images to its own size.
 
-    Args:
-        config: the settings of the run.
-        shape: side and channels of its images; a frozen network scales them to its own size.
-        run: the run's folder.
-        session: device and processes.
-        write: whether to save new features in the run's folder. Without it, the result uses the fine-tuned
-            network if the run has one; a run itself starts with the frozen one.
+    With `write`, as for a run itself, new features are saved in its folder, and the network is the frozen one
+    that a run starts with. Without, it is the fine-tuned one if the run has one.
     """
     if not is_frozen(config.encoder):
         return Inputs(shape.size, shape.channels)

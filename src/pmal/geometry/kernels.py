@@ -42,13 +42,6 @@ class Kernel(Protocol):
         Given a part, `gap` sums over its pairs alone. The parts' gaps add up to the whole, as a rule to the
         same bits: the terms are float32 sums of a few pairs each, the same in every division, and float64
         adds them without rounding while none is below 2^-29 of the total (except zeros).
-
-        Args:
-            a_NR: coordinates of the first space.
-            b_NR: coordinates of the second space.
-            fast: whether accuracy may be given up for speed.
-            advance: called with the number of pairs that were just computed.
-            part: which part of the pairs to sum over.
         """
         ...
 

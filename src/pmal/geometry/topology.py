@@ -53,14 +53,7 @@ def topology_gap(
 ) -> Tensor:
     """Return x of every sample, float64 (N,). Several processes share the pairs and exchange N numbers.
 
-    Args:
-        a: the first space.
-        b: the second space.
-        topology: one of `TOPOLOGIES`.
-        kernel: the kernel for the device of the spaces.
-        fast: whether accuracy may be given up for speed.
-        advance: called with the number of pairs that were just computed.
-        ranks: the processes that share the pairs.
+    With `fast`, accuracy may be given up for speed. `advance` is told how many pairs were just computed.
     """
     n = len(a.y_NR)
     if n <= SMALL:

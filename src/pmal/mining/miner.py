@@ -179,16 +179,8 @@ def mine(
 ) -> PrototypeSet:
     """Return the prototypes of every class, for any quality (as a log, larger = better) and any points.
 
-    Args:
-        log_quality: log of each sample's quality, (N,).
-        points: coordinates of each sample, (N, R), for distances between candidates.
-        labels: class of each sample, (N,).
-        settings: the rules of mining.
-        num_classes: K.
-        ids: id of each sample, (N,); by default its position.
-        class_names: names of the K classes, kept with the prototypes.
-        files: file of each sample, kept with the prototypes.
-        seed: seeds the random diversity rules.
+    Distances between candidates are those of the points (N, R). The names of the K classes and the file of
+    each sample are kept with the prototypes.
 
     >>> two = MiningConfig(per_class=2)
     >>> mined = mine([0.0, -0.1, -0.2], [[0.0], [0.1], [3.0]], [0, 0, 0], two, num_classes=1)

@@ -58,10 +58,7 @@ class PrototypeLearner(nn.Module):
 def embed_prototypes(model: Classifier, images_PCHW: Tensor, mask_KT: Tensor) -> Tensor:
     """Return the prototypes as embedded by a finished network: float32 (K, T, D) on the CPU.
 
-    Args:
-        model: the network.
-        images_PCHW: uint8 images by class and then by rank.
-        mask_KT: which entries exist; the others become zeros.
+    The images are ordered by class and then by rank. Entries that the mask excludes become zeros.
     """
     return as_table(_embed(model, images_PCHW), mask_KT.cpu())
 

@@ -39,11 +39,7 @@ class PrototypeTrainingSet(TrainingSet):
         return hashlib.sha256(super().digest.encode() + table_KT.tobytes()).hexdigest()
 
     def prototype_images(self, chosen_p: torch.Tensor | None = None) -> torch.Tensor:
-        """Return uint8 images (P, C, H, W) by class and then by rank, on the device.
-
-        Args:
-            chosen_p: positions of the wanted prototypes; by default all.
-        """
+        """Return uint8 images (P, C, H, W) by class, then by rank, on the device: the chosen ones, or all."""
         positions_P = self._prototype_positions()
         wanted_p = positions_P if chosen_p is None else positions_P[chosen_p]
         if not len(wanted_p):  # more processes than prototypes
@@ -96,14 +92,6 @@ def make_prototype_learner(
     ranks: Ranks = ALONE,
 ) -> PrototypeLearner:
     """Return the untrained network: a copy of the first classifier, or the same network with new weights.
-
-    Args:
-        first: the first classifier.
-        data: the training set with its prototypes.
-        config: all settings.
-        flip: whether images may be mirrored.
-        seed: seeds new weights.
-        ranks: the processes that share the training.
 
     Raises:
         DataError: the prototypes are of other classes or images.

@@ -129,11 +129,7 @@ _MIRRORED_Y = tuple(_TURNS[orientation] for orientation in (3, 4, 6, 7))
 
 
 def decode(data: bytes, *, max_pixels: int = MAX_PIXELS) -> Pixels:
-    """Return the pixels (H, W, C), C = 1 or 3, of an encoded image.
-
-    Args:
-        data: the bytes of an image file.
-        max_pixels: images with more pixels are rejected.
+    """Return the pixels (H, W, C), C = 1 or 3, of an encoded image of at most `max_pixels`.
 
     Raises:
         BadImage: the image cannot be read; the message is a short reason.
@@ -171,11 +167,7 @@ def verify(data: bytes, *, max_pixels: int = MAX_PIXELS) -> None:
 
 
 def examine(data: bytes, least: int) -> "Examined":
-    """Return the properties and pixels of an image.
-
-    Args:
-        data: the bytes of an image file.
-        least: a large JPEG is decoded at reduced size, with at least this many pixels a side.
+    """Return the properties and pixels of an image; of a large JPEG, reduced to no less than `least` a side.
 
     Raises:
         BadImage: as in `decode`.

@@ -48,13 +48,7 @@ class BadSample:
 def read_fitted(
     samples: Samples, shape: ImageShape, workers: int = 0, advance: Advance | None = None
 ) -> tuple[Pixels, Samples, list[BadSample]]:
-    """Decode all samples in threads.
-
-    Args:
-        samples: the samples to read.
-        shape: what every image is made to fit.
-        workers: number of threads, see `try_all`.
-        advance: called with the number of samples that were just read.
+    """Decode all samples in threads, see `try_all`.
 
     Returns:
         Pixels (M, C, H, W) of the M readable samples, these samples, and those that were not readable.

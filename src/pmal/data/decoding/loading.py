@@ -59,13 +59,7 @@ class Loaded:
 def load_images(
     samples: Samples, shape: ImageShape, *, workers: int = 0, advance: Advance | None = None
 ) -> Loaded:
-    """Decode every sample to (channels, size, size).
-
-    Args:
-        samples: images, or embeddings.
-        shape: what every image is made to fit; embeddings are one pixel of as many channels as they are wide.
-        workers: number of threads, 0 for one per usable CPU core.
-        advance: called with the number of samples that were just read.
+    """Decode every sample to the shape. Embeddings are one pixel of as many channels as they are wide.
 
     Raises:
         UsageError: the samples do not fit the shape.
@@ -89,10 +83,7 @@ def verify_images(
 ) -> tuple[Samples, list[BadSample]]:
     """Check every sample once, keep no pixels, and return the readable samples and the others.
 
-    Args:
-        samples: the samples to check.
-        workers: number of threads or processes, 0 for one per usable CPU core.
-        advance: called with the number of samples that were just checked.
+    `workers` are threads or, for very many images, processes; 0: one per usable CPU core.
     """
     if len(samples) < MANY_IMAGES or not isinstance(samples.store, EncodedStore):
         bad = try_all(len(samples), _check_of(samples), workers, advance)
@@ -128,14 +119,8 @@ def probe_shape(samples: Samples, limit: int = 64) -> tuple[int, int]:
 def check_quarantine(quarantine: Sequence[BadSample], total: int, where: str, unit: str = "images") -> None:
     """Reject a part with too many unreadable samples: then the cause is not a few bad files.
 
-    Args:
-        quarantine: the unreadable samples.
-        total: number of all samples of the part.
-        where: the part, for the message.
-        unit: what the samples are called in the message.
-
     Raises:
-        DataError: more than a fifth are unreadable.
+        DataError: more than a fifth are unreadable. The message begins with `where`, and calls them `unit`.
     """
     if len(quarantine) > MAX_UNREADABLE * total:
         first = quarantine[0]

@@ -112,11 +112,7 @@ def set_aside(
 ) -> tuple[Samples, tuple[BadSample, ...]]:
     """Return the readable samples and those that are not, as all processes found them; say what is thin.
 
-    Args:
-        name: of the part.
-        samples: all of them.
-        bad: what this process could not read. Too many of them are an error.
-        session: its ranks share what they found.
+    `bad` is what this process could not read. Too many of them are an error.
     """
     unreadable = [
         BadSample(**one) for listed in session.ranks.gather(list(map(asdict, bad))) for one in listed

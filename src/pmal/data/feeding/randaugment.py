@@ -139,11 +139,8 @@ def hole(x_BCHW: Tensor, side: float, place_2B: Tensor) -> Tensor:
 def matrices(kind_B: Tensor, share_B: Tensor, height: int, width: int) -> Tensor:
     """Return where each pixel comes from, (B, 2, 3), in pixels from the corner.
 
-    Args:
-        kind_B: 0 rotation, 1 and 2 shears, 3 and 4 shifts; anything else is no change.
-        share_B: of the strongest change, with its sign.
-        height: of the images.
-        width: of the images.
+    A kind is 0 for rotation, 1 and 2 for shears, 3 and 4 for shifts; anything else is no change. The share is
+    that of the strongest change, with its sign.
     """
     one, zero = torch.ones_like(share_B), torch.zeros_like(share_B)
     angle = torch.where(kind_B == 0, share_B * math.radians(30), zero)

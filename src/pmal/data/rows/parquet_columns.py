@@ -15,13 +15,9 @@ _BATCH, _TEXTS = 4096, 64
 
 
 def read_column(file: Any, name: str, what: str, check_fits: CheckFits) -> NDArray[Any] | list[str]:
-    """Return one column of an open file.
+    """Return one column of an open file; `what` is what an error calls it.
 
-    Args:
-        file: the open file.
-        name: of the column.
-        what: what an error calls it.
-        check_fits: told how many bytes the column takes before it is read; raises if they are too many.
+    `check_fits` is told how many bytes the column takes before it is read, and raises if they are too many.
     """
     kind = file.schema_arrow.field(name).type
     if pa.types.is_dictionary(kind):

@@ -118,12 +118,7 @@ def make_task(source: Source, split: Split, config: DataConfig) -> Task:
 
 
 def cost_of_few(task: Task, accept: float) -> str:
-    """Return one line that says what so few images cost; empty if there are enough.
-
-    Args:
-        task: its held-out samples set the threshold.
-        accept: the share of known images that the threshold is to accept.
-    """
+    """Return one line that says what so few images cost; empty if there are enough."""
     costs = []
     if task.test is not None and 0 < len(task.test) < ENOUGH_HELD_OUT:
         count = len(task.test)

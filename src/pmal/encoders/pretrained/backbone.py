@@ -101,13 +101,7 @@ class Backbone(nn.Module):
 
 
 class Cropped(nn.Module):
-    """A network of another library behind a centered crop.
-
-    Args:
-        network: normalized images (B, 3, crop, crop) to any output.
-        crop: side of the square that is kept of an image.
-        read: takes the features (B, D) from the network's output.
-    """
+    """A network of another library behind a centered crop; `read` takes features (B, D) from its output."""
 
     def __init__(self, network: nn.Module, crop: int, read: Callable[[Any], Tensor]) -> None:
         super().__init__()

@@ -134,11 +134,7 @@ def find_family(model_type: Any, where: str) -> Family:
 
 
 def own_fields(content: Any, where: str) -> tuple[str, dict[str, Any]]:
-    """Return the family that a config.json names, and the fields of it that are used here.
-
-    Args:
-        content: the content of a config.json, from anyone.
-        where: the file, for the message of an error.
+    """Return the family that a config.json, from anyone, names, and the fields of it that are used here.
 
     Raises:
         DataError: the configuration is malformed, of another family, or names code.

@@ -20,12 +20,8 @@ WANTED = (CONFIG, PREPROCESSOR, "processor_config.json", "model*.safetensors", "
 def find_folder(model: str, *, with_weights: bool) -> Path:
     """Return the folder of a model; a model of the hub is downloaded if it is not in the cache.
 
-    Args:
-        model: the name without `hf/`.
-        with_weights: whether its own weights are needed, because no others were given.
-
     Raises:
-        DataError: the folder lacks a file.
+        DataError: the folder lacks a file, its own weights if these are needed.
         UsageError: the model cannot be downloaded.
     """
     folder = local_folder(model)

@@ -29,11 +29,7 @@ PREFIX = "network."
 
 
 def hugging_face_backbone(name: str, weights: str | None) -> Backbone:
-    """Return the model that `hf/...` names with its weights, or with those of a file.
-
-    Args:
-        name: `hf/` and a name on the hub or a folder.
-        weights: a .safetensors file to read instead of the model's own weights.
+    """Return the model that `hf/...` names with its weights, or with those of a .safetensors file.
 
     Raises:
         UsageError: transformers is not installed, or the model cannot be downloaded.
@@ -64,11 +60,7 @@ def rebuild_hugging_face(
 ) -> Backbone:
     """Return a network without its weights. Nothing is looked up on the hub or in a folder.
 
-    Args:
-        name: the name that the user gave.
-        architecture: the architecture of a description, from anyone.
-        images: the preprocessing of images.
-        where: begins the message of an error.
+    The architecture may come from anyone; `where` begins the message of an error.
 
     Raises:
         UsageError: transformers is not installed.

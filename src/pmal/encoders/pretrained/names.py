@@ -148,12 +148,7 @@ def fetch_hint(model: str) -> str:
 
 
 def folder_fault(folder: Path, with_weights: bool = True) -> str | None:
-    """Return in one line what a model's folder lacks, or None if it is complete.
-
-    Args:
-        folder: the folder of a model.
-        with_weights: whether weights must be there, too.
-    """
+    """Return in one line what a model's folder lacks, or None if it is complete."""
     if not folder.is_dir():
         return f"{folder}: no such folder"
     if not (folder / CONFIG).is_file():

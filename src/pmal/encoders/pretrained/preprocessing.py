@@ -58,11 +58,7 @@ def read_preprocessing(folder: Path) -> Preprocessing:
 
 
 def parse_preprocessing(content: Mapping[str, Any], where: str) -> Preprocessing:
-    """Return the preprocessing from the settings of an image processor of transformers.
-
-    Args:
-        content: the settings, from anyone.
-        where: the file, for the message of an error.
+    """Return the preprocessing from the settings of an image processor of transformers, from anyone.
 
     Raises:
         DataError: the settings cannot be followed.

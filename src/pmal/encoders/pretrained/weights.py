@@ -95,13 +95,8 @@ def without_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]
 def load_weights(body: nn.Module, tensors: Mapping[str, Tensor], source: str) -> None:
     """Load tensors into a network after comparing their names and shapes with its own.
 
-    Args:
-        body: the network.
-        tensors: its new tensors by name.
-        source: where they come from, for the message of an error.
-
     Raises:
-        DataError: a tensor is missing, unknown or of another shape.
+        DataError: a tensor is missing, unknown or of another shape. The message begins with the source.
     """
     own = body.state_dict()
     fix = "pass weights of the same network"

@@ -47,12 +47,8 @@ class OutputFiles:
     def prepare(self, source: Path, force: bool) -> None:
         """Check, before any work, that the files can be written and that nothing is lost by it.
 
-        Args:
-            source: the file of embeddings, which must not be overwritten.
-            force: whether existing prototypes may be replaced.
-
         Raises:
-            UsageError: a file is in the way.
+            UsageError: a file is in the way; the source always is, older prototypes unless `force` is set.
         """
         every = [*self.readable, self._with(".safetensors"), self._with(".next.safetensors")]
         make_folder(self.stem.parent)

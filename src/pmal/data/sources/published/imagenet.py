@@ -45,12 +45,7 @@ def _read_part(root: Path, part: str, wnids: tuple[str, ...]) -> Samples:
 
 
 def open_imagenet_lt(lists: Path, trees: Sequence[Path]) -> Source:
-    """Return ImageNet-LT.
-
-    Args:
-        lists: the folder of the list files.
-        trees: folders of images; the first that has them is used.
-    """
+    """Return ImageNet-LT by its lists; of the trees of images, the first that has them is used."""
     paths, labels = read_list(lists / LT_TRAIN)
     wnids = _wnids_of(paths, labels, lists / LT_TRAIN)
     train = Samples.whole(_listed(lists / LT_TRAIN, paths, trees), labels, wnids)
