@@ -1,12 +1,13 @@
 """How long a run takes is told before it starts."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from pmal.config import EncoderConfig, RunConfig
+from pmal.data.splits.protocols import all_known
+from pmal.data.splits.task import Task
 from pmal.ensemble import forecast
 from pmal.ensemble.classifier import ClassifierSpec
 from pmal.ensemble.finetuning import forward_passes
@@ -21,9 +22,8 @@ def clock(*times):
 
 
 def task(folds=0, **parts):
-    return SimpleNamespace(
-        train=range(400), folds=folds, **({"held_out": None, "test": None, "unknown": None} | parts)
-    )
+    parts = {"held_out": None, "test": None, "unknown": None} | parts
+    return Task(split=all_known(2), train=range(400), **parts, flip=False, folds=folds)
 
 
 def test_every_fold_trains_on_the_others():

@@ -152,8 +152,11 @@ def change_head(first: Classifier, job: Job) -> Classifier:
 
 def rehearse(spec: ClassifierSpec, config: RunConfig) -> None:
     """Run a step on two blank images on the CPU: a wrong setting shows before any data are read."""
+    heads = [spec.head, *([final_head(config)] if METHODS[config.method].final else [])]
+    learning_rate(config.training.epochs, 1, config.training)
     try:
-        _rehearse(spec, config)
+        for head in heads:
+            trial_step(replace(spec, head=head), config)(spec.blank(2))
     except RuntimeError as error:
         if "memory" not in str(error):
             raise
@@ -161,13 +164,6 @@ def rehearse(spec: ClassifierSpec, config: RunConfig) -> None:
         raise UsageError(
             f"{size}: a step of two images does not fit into memory: lower data.image_size"
         ) from None
-
-
-def _rehearse(spec: ClassifierSpec, config: RunConfig) -> None:
-    heads = [spec.head, *([final_head(config)] if METHODS[config.method].final else [])]
-    learning_rate(config.training.epochs, 1, config.training)
-    for head in heads:
-        trial_step(replace(spec, head=head), config)(spec.blank(2))
 
 
 def trial_step(spec: ClassifierSpec, config: RunConfig) -> Callable[[torch.Tensor], None]:

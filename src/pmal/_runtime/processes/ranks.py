@@ -125,8 +125,10 @@ class RankGroup(Ranks):
         return [self._tell(value, source) for source in range(self.size)]
 
     def largest(self, number: int) -> int:
+        from torch.distributed import ReduceOp
+
         numbers = torch.tensor([number])
-        _exchange("all_reduce", numbers, op=_operation("MAX"))
+        _exchange("all_reduce", numbers, op=ReduceOp.MAX)
         return int(numbers)
 
     def tensors_of_first(self, read: Callable[[], tuple[Named, Any]]) -> tuple[Named, Any]:
@@ -216,12 +218,6 @@ def _broadcast(values: Tensor, source: int) -> None:
     if values.numel():
         for chunk in torch.split(values.view(-1).view(torch.uint8), _CHUNK):
             _exchange("broadcast", chunk, source)
-
-
-def _operation(name: str) -> Any:
-    from torch.distributed import ReduceOp
-
-    return getattr(ReduceOp, name)
 
 
 def _exchange(name: str, values: Tensor | list[Tensor], *arguments: Any, **options: Any) -> None:

@@ -46,8 +46,8 @@ def open_embeddings(path: str | Path) -> Source:
     entries, _ = read_entries(path, _KNOWN)
     with naming(path):
         parts = _parts(entries, path)
-        labels, names = _classes([(key, given) for _, key, given in parts], texts(entries, "class_names"))
-        samples = [_samples(*part[:2], own, names) for part, own in zip(parts, labels, strict=True)]
+        labels, names = _classes(parts, texts(entries, "class_names"))
+        samples = [Samples.whole(store, own, names) for (store, _, _), own in zip(parts, labels, strict=True)]
         splits = texts(entries, "split")
     if splits is not None:
         return _by_split(path, samples, splits)
@@ -72,16 +72,19 @@ def _parts(entries: Mapping[str, "Entry"], path: Path) -> list[Part]:
     return found
 
 
-def _classes(parts: Sequence[tuple[str, "Entry"]], names: Names) -> tuple[list[Ids], tuple[str, ...]]:
+def _classes(parts: Sequence[Part], names: Names) -> tuple[list[Ids], tuple[str, ...]]:
     """Return the class of each row, part by part, and the names of all classes that occur."""
-    named = [given for _, given in parts if isinstance(given, list)]
+    named = [given for _, _, given in parts if isinstance(given, list)]
     if names is None and 0 < len(named) < len(parts):
         raise DataError("labels are numbers in one part and texts in the other: write both alike")
     if names is None and named:
         names = tuple(sorted({name for given in named for name in given}))
     _check_names(names or ())
-    labels = [class_indices(given, names, None, key)[0] for key, given in parts]
-    joined_N, present = only_present(np.concatenate(labels), names, parts[0][0])
+    labels = [class_indices(given, names, None, key)[0] for _, key, given in parts]
+    for (store, key, _), own in zip(parts, labels, strict=True):
+        if len(own) != len(store):
+            raise DataError(f"{key}: {len(own)} labels for {len(store)} rows: every row needs exactly one")
+    joined_N, present = only_present(np.concatenate(labels), names, parts[0][1])
     if present is None:
         present = tuple(map(str, range(int(joined_N.max()) + 1)))
     return np.split(joined_N, np.cumsum([len(own) for own in labels])[:-1]), present
@@ -95,12 +98,6 @@ def _check_names(names: Sequence[str]) -> None:
             name.encode()
         except UnicodeEncodeError:
             raise DataError("a class name that cannot be written as UTF-8") from None
-
-
-def _samples(store: VectorStore, key: str, labels_N: Ids, names: tuple[str, ...]) -> Samples:
-    if len(labels_N) != len(store):
-        raise DataError(f"{key}: {len(labels_N)} labels for {len(store)} rows: every row needs exactly one")
-    return Samples.whole(store, labels_N, names)
 
 
 def _by_split(path: Path, samples: Sequence[Samples], splits: tuple[str, ...]) -> Source:

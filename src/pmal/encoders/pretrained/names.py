@@ -85,28 +85,14 @@ def list_pretrained() -> list[str]:
 
 
 def weights_missing(name: str) -> str | None:
-    """Return None if the weights are on this machine, else one line that says what to install or download.
-
-    A model of the hub that is not on this machine counts as missing, although `create_backbone` tries to
-    download it. For timm and torchvision only the package is checked: only they know where they keep weights.
-    """
-    if name in OWN:
-        return None if own_weights(name) else _not_installed(name, OWN[name].distribution)
-    library, _, model = name.partition("/")
-    if not is_pretrained(name):
-        return f"'{name}' is no pretrained network: choose {', '.join(list_pretrained())} or {_PATTERNS}"
-    if not_installed := package_missing(name):
-        return not_installed
-    return _folder_missing(name, model) if library == "hf" else None
+    """Return None if the weights of a network built in here are installed, else one line with what to install."""
+    return None if own_weights(name) else _not_installed(name, OWN[name].distribution)
 
 
 def package_missing(name: str) -> str | None:
     """Return None if the library of a name is installed, else one line that says what to install."""
     package = PACKAGES[name.partition("/")[0]]
     return None if _is_installed(package) else _not_installed(name, package)
-
-
-_PATTERNS = "hf/<organization>/<model>, hf/./<folder>, timm/<model>, torchvision/<model>"
 
 
 def own_weights(name: str) -> Path | None:
@@ -155,17 +141,6 @@ def folder_fault(folder: Path, with_weights: bool = True) -> str | None:
         return f"{folder}: holds no {CONFIG}: pass the folder that save_pretrained or `hf download` wrote"
     if with_weights and not any(folder.glob("*.safetensors")):
         return f"{folder}: holds no .safetensors file, and no other form is read: save_pretrained writes one"
-    return None
-
-
-def _folder_missing(name: str, model: str) -> str | None:
-    folder = local_folder(model)
-    if folder is not None:
-        fault = folder_fault(folder)
-        return fault and f"{name}: {fault}"
-    cached = cached_folder(model)
-    if cached is None or folder_fault(cached):
-        return f"{name} is not on this machine: {fetch_hint(model)}"
     return None
 
 
