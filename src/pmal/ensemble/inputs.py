@@ -70,9 +70,7 @@ def run_inputs(
         return finetuned_inputs(run, session, write=False)
     stored = _stored_backbone(config, run, session)
     backbone = stored or create_backbone(config.encoder.name, weights=config.encoder.weights or None)
-    backbone = backbone.to(session.device)
-    cache = FeatureCache(backbone, run / FEATURES, session, write=write)
-    return Inputs(1, backbone.num_features, backbone, cache)
+    return _inputs_of(backbone, run / FEATURES, session, write)
 
 
 def finetuned_inputs(run: Path, session: Session, *, write: bool) -> Inputs:
@@ -80,8 +78,12 @@ def finetuned_inputs(run: Path, session: Session, *, write: bool) -> Inputs:
     tensors, about = load_tensors(run / FINETUNED, session.ranks)
     backbone = rebuild_backbone(about["backbone"])
     backbone.load_state_dict(tensors)
+    return _inputs_of(backbone, run / FINETUNED_FEATURES, session, write)
+
+
+def _inputs_of(backbone: Backbone, features: Path, session: Session, write: bool) -> Inputs:
     backbone = backbone.to(session.device)
-    cache = FeatureCache(backbone, run / FINETUNED_FEATURES, session, write=write)
+    cache = FeatureCache(backbone, features, session, write=write)
     return Inputs(1, backbone.num_features, backbone, cache)
 
 

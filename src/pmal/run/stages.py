@@ -4,6 +4,7 @@ Everything that names a stage uses this list: the pipeline, `--from` and `--only
 """
 
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,16 +26,8 @@ class Stage:
     """The file that it writes last. If it exists, the stage is done. `{u}` stands for each classifier."""
     may_change: tuple[str, ...]
     """Sections of the settings that may change when the run is redone from this stage on."""
-    only_mining: bool = False
-    """Only methods that mine prototypes have it."""
-    only_second: bool = False
-    """Only methods that mine, or whose finished network has another head, have it."""
-
-    def belongs_to(self, method: Method) -> bool:
-        """Return whether runs of this method have the stage."""
-        if self.only_mining:
-            return method.mines
-        return not self.only_second or method.mines or bool(method.final)
+    belongs_to: Callable[[Method], bool] = lambda method: True
+    """Whether runs of a method have the stage."""
 
     def is_done(self, out: Path, config: RunConfig) -> bool:
         """Return whether the run in the folder `out` has finished this stage."""
@@ -53,14 +46,14 @@ STAGES = (
         files=("embeddings",),
         last="embeddings/{u}.json",
         may_change=_LATER,
-        only_mining=True,
+        belongs_to=lambda method: method.mines,
     ),
     Stage(
         "mining",
         files=("prototypes.json", "prototypes*.safetensors", "quality.json", "quality*.safetensors", "audit"),
         last="prototypes.json",
         may_change=_LATER,
-        only_mining=True,
+        belongs_to=lambda method: method.mines,
     ),
     Stage(
         "optimization",
@@ -68,7 +61,7 @@ STAGES = (
         last="optimization/weights.json",
         # The options of a method that has this stage are those of its final head.
         may_change=("optimization", "method_options", "rejection"),
-        only_second=True,
+        belongs_to=lambda method: method.mines or bool(method.final),
     ),
     Stage(
         "calibration",

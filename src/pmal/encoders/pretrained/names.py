@@ -85,7 +85,7 @@ def list_pretrained() -> list[str]:
 
 
 def weights_missing(name: str) -> str | None:
-    """Return None if the weights of a network built in here are installed, else one line with what to install."""
+    """Return None if the weights of one of our own networks are installed, else what to install."""
     return None if own_weights(name) else _not_installed(name, OWN[name].distribution)
 
 
