@@ -62,6 +62,16 @@ TEMPERATURES = within(1e-100, 1e100)
 """Temperatures of the robustness exp(-x / temperature). Beyond these, its logarithm overflows."""
 
 
+def check_option(option: inspect.Parameter, value: Any, where: str, *always: Allowed) -> None:
+    """Refuse another type than that of an option's default, and what its annotation does not allow."""
+    kind = type(option.default)
+    if type(value) not in ((int, float) if kind is float else (kind,)):
+        raise UsageError(f"{where}.{option.name} = {value!r}: expected {kind.__name__}")
+    for allowed in (*getattr(option.annotation, "__metadata__", ()), *always):
+        if not allowed.allows(value):
+            raise UsageError(f"{where}.{option.name} = {value}: must be {allowed}")
+
+
 class Checked:
     """A config whose numbers lie within what their annotations allow, however it was made."""
 

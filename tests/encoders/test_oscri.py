@@ -59,7 +59,9 @@ def test_weights_of_one_dropout_fit_another():
 
 @pytest.mark.parametrize("dropout", [-0.1, 1.0, "much"])
 def test_a_dropout_that_is_no_share_is_refused(dropout):
-    with pytest.raises(UsageError, match=f"dropout of oscri is {dropout}: it must be at least 0 and less"):
+    with pytest.raises(
+        UsageError, match=rf"options.dropout = {dropout!r}: (must be 0 or more, below 1|expected float)"
+    ):
         create_encoder("oscri", dropout=dropout)
 
 

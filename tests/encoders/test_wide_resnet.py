@@ -57,5 +57,5 @@ def test_a_block_equals_its_transcription(channels: int, width: int, stride: int
 )
 def test_impossible_options_are_named(options: dict[str, float]):
     ((option, value),) = options.items()
-    with pytest.raises(UsageError, match=f"{option} of wide_resnet is {value}: it must be"):
+    with pytest.raises(UsageError, match=rf"options.{option} = {value!r}: (must be|expected)"):
         create_encoder("wide_resnet", **options)

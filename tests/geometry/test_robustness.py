@@ -289,8 +289,8 @@ Z, W = np.arange(12.0).reshape(4, 3), np.eye(3)
         (UsageError, "temperature=True", [(Z, W)] * 2, {"temperature": True}),
         (UsageError, "temperature=1e-320: .*1e-100 or more", [(Z, W)] * 2, {"temperature": 1e-320}),
         (UsageError, r"temperature=1e\+200: .*below 1e\+100", [(Z, W)] * 2, {"temperature": 1e200}),
-        (UsageError, "device 'gpu' does not exist", [(Z, W)] * 2, {"device": "gpu"}),
-        (UsageError, "'mps' has no float64 kernel", [(Z, W)] * 2, {"device": "mps"}),
+        (UsageError, "unknown device 'gpu'", [(Z, W)] * 2, {"device": "gpu"}),
+        (UsageError, "unknown device 'mps'", [(Z, W)] * 2, {"device": "mps"}),
     ],
 )
 def test_wrong_use_has_one_clear_line(error, message, spaces, options):
@@ -300,6 +300,6 @@ def test_wrong_use_has_one_clear_line(error, message, spaces, options):
 
 
 def test_a_gpu_that_is_not_there(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(UsageError, match="device 'cuda' cannot be reached"):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(UsageError, match="device 'cuda' is not there"):
         topology_robustness([(Z, W)] * 2, device="cuda")

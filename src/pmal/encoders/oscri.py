@@ -2,15 +2,16 @@
 
 from torch import nn
 
+from pmal.config import Share
 from pmal.encoders.adapters import FeatureAdapter
-from pmal.encoders.registry import check_dropout, register_encoder
+from pmal.encoders.registry import register_encoder
 
 WIDTHS = (64, 64, 128, 128, 128, 128, 128, 128, 128)
 """Output channels of the nine convolutions, in three groups of three; the last of a group has stride 2."""
 
 
 @register_encoder("oscri")
-def oscri(in_channels: int, image_size: int | None, dropout: float = 0.0) -> FeatureAdapter:
+def oscri(in_channels: int, image_size: int | None, dropout: Share = 0.0) -> FeatureAdapter:
     """Return nine 3x3 convolutions: 128 features, 999,104 parameters at three channels; any image size.
 
     Args:
@@ -19,7 +20,6 @@ def oscri(in_channels: int, image_size: int | None, dropout: float = 0.0) -> Fea
         dropout: share of the channels dropped before each group of three convolutions; 0.2 in the paper's
             network.
     """
-    check_dropout("oscri", dropout)
     layers: list[nn.Module] = []
     channels = in_channels
     for i, width in enumerate(WIDTHS):

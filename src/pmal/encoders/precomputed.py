@@ -2,8 +2,9 @@
 
 from torch import Tensor, nn
 
+from pmal.config import Count, Share
 from pmal.encoders.adapters import Encoder
-from pmal.encoders.registry import check_dropout, register_encoder
+from pmal.encoders.registry import register_encoder
 from pmal.errors import UsageError
 
 PRECOMPUTED = "precomputed"
@@ -25,9 +26,9 @@ class LinearMap(Encoder):
 
 
 @register_encoder(PRECOMPUTED, any_input=True)
-def precomputed(in_channels: int, image_size: int | None, width: int = 512) -> LinearMap:
+def precomputed(in_channels: int, image_size: int | None, width: Count = 512) -> LinearMap:
     """Return a linear map to at most `width` features, and never to more than the vectors have numbers."""
-    _check_rows(PRECOMPUTED, image_size, width=width)
+    _check_rows(PRECOMPUTED, image_size)
     return LinearMap(in_channels, min(in_channels, width))
 
 
@@ -51,26 +52,22 @@ class Perceptron(Encoder):
 def mlp(
     in_channels: int,
     image_size: int | None,
-    width: int = 64,
-    hidden: int = 256,
-    layers: int = 2,
-    dropout: float = 0.0,
+    width: Count = 64,
+    hidden: Count = 256,
+    layers: Count = 2,
+    dropout: Share = 0.0,
 ) -> Perceptron:
     """Return a multilayer perceptron for the rows of a table, whose columns are measurements.
 
     Each of `layers` has `hidden` units, layer norm and ReLU; a linear layer to `width` features follows.
     """
-    _check_rows("mlp", image_size, width=width, hidden=hidden, layers=layers)
-    check_dropout("mlp", dropout)
+    _check_rows("mlp", image_size)
     return Perceptron(in_channels, hidden, layers, width, dropout)
 
 
-def _check_rows(name: str, image_size: int | None, **counts: int) -> None:
+def _check_rows(name: str, image_size: int | None) -> None:
     if image_size not in (None, 1):
         raise UsageError(
             f"encoder '{name}' takes embeddings, not images of {image_size} px: choose oscri or small, "
             "or pass the embeddings to OpenSetClassifier.fit"
         )
-    for option, count in counts.items():
-        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-            raise UsageError(f"option {option} of encoder {name} is {count}: must be 1 or more")

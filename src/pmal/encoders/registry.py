@@ -7,6 +7,7 @@ from typing import Any, TypeVar, cast
 
 from torch import nn
 
+from pmal.config import check_option
 from pmal.encoders.adapters import LIBRARIES, Encoder, Projected, library_encoder
 from pmal.encoders.pretrained.names import is_pretrained, list_pretrained
 from pmal.errors import UsageError, unknown_name
@@ -110,12 +111,6 @@ def default_options(name: str) -> dict[str, Any]:
     return {p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty}
 
 
-def check_dropout(name: str, dropout: float) -> None:
-    """Refuse what is no probability of leaving something out."""
-    if not isinstance(dropout, int | float) or not 0 <= dropout < 1:
-        raise UsageError(f"dropout of {name} is {dropout}: it must be at least 0 and less than 1")
-
-
 def _find_factory(name: str) -> Callable[..., nn.Module]:
     if name in ENCODERS:
         return ENCODERS[name]
@@ -138,8 +133,10 @@ def _check_options(name: str, factory: Callable[..., nn.Module], options: dict[s
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return
     valid = [parameter for parameter in parameters if parameter not in ("in_channels", "image_size")]
-    for option in options:
+    for option, value in options.items():
         if not valid:
             raise UsageError(f"encoder '{name}' has no option '{option}': it takes no options")
         if option not in valid:
             raise unknown_name(f"option of encoder {name}", option, valid)
+        if hasattr(parameters[option].annotation, "__metadata__"):
+            check_option(parameters[option], value, "encoder.options")

@@ -1,16 +1,20 @@
 """Wide ResNet (Zagoruyko and Komodakis, BMVC 2016) for small images: three stages, pre-activation blocks."""
 
+from typing import Annotated
+
 from torch import Tensor, nn
 
+from pmal.config import Allowed, Count, Share
 from pmal.encoders.adapters import FeatureAdapter
-from pmal.encoders.registry import check_dropout, register_encoder
+from pmal.encoders.registry import register_encoder
 from pmal.encoders.resnet import he_initialize
-from pmal.errors import UsageError
+
+Depth = Annotated[int, Allowed(lambda n: n >= 10 and n % 6 == 4, "6 n + 4, as in 10, 16, 28 or 40")]
 
 
 @register_encoder("wide_resnet")
 def wide_resnet(
-    in_channels: int, image_size: int | None, depth: int = 40, width: int = 4, dropout: float = 0.0
+    in_channels: int, image_size: int | None, depth: Depth = 40, width: Count = 4, dropout: Share = 0.0
 ) -> FeatureAdapter:
     """Return a wide ResNet: 64 x width features; WRN-40-4 has 256 and 8,946,640 parameters at three channels.
 
@@ -21,7 +25,6 @@ def wide_resnet(
         width: factor on the number of channels.
         dropout: share of the activations dropped inside each block.
     """
-    _check(depth, width, dropout)
     layers: list[nn.Module] = [nn.Conv2d(in_channels, 16, 3, padding=1, bias=False)]
     channels = 16
     for stage in range(3):
@@ -56,11 +59,3 @@ class PreActivationBlock(nn.Module):
         shortcut = x if self.projection is None else self.projection(activated)
         summed: Tensor = shortcut + self.branch(activated)
         return summed
-
-
-def _check(depth: int, width: int, dropout: float) -> None:
-    if not isinstance(depth, int) or depth < 10 or (depth - 4) % 6:
-        raise UsageError(f"depth of wide_resnet is {depth}: it must be 6 n + 4, as in 10, 16, 28 or 40")
-    if not isinstance(width, int) or width < 1:
-        raise UsageError(f"width of wide_resnet is {width}: it must be a whole number from 1")
-    check_dropout("wide_resnet", dropout)

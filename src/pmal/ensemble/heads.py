@@ -16,7 +16,7 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from pmal._runtime.seeds import seeded
-from pmal.config import RunConfig, within
+from pmal.config import RunConfig, check_option, within
 from pmal.errors import UsageError, unknown_name
 from pmal.methods import METHODS, SCORE_NAMES, SCORES, Method
 
@@ -193,7 +193,9 @@ def create_head(config: HeadConfig, shape: HeadShape) -> Head:
             raise UsageError(f"method_options.{option}: the head {config.name} takes no options")
         if option not in valid:
             raise unknown_name(f"option of {config.name}", option, valid)
-        _check_option(valid[option], value)
+        # Weights, counts and sizes are never negative.
+        always = [within(0)] if type(valid[option].default) in (int, float) else []
+        check_option(valid[option], value, "method_options", *always)
     return _HEADS[config.name](shape, **config.options)
 
 
@@ -208,17 +210,6 @@ def _options(name: str) -> dict[str, inspect.Parameter]:
         raise unknown_name("head", name, (LINEAR, *METHODS))
     parameters = inspect.signature(_HEADS[name]).parameters
     return {option: parameter for option, parameter in parameters.items() if option != "shape"}
-
-
-def _check_option(option: inspect.Parameter, value: Any) -> None:
-    """Refuse another type than the default's, and a number that the annotation does not allow."""
-    kind = type(option.default)
-    if type(value) not in ((int, float) if kind is float else (kind,)):
-        raise UsageError(f"method_options.{option.name} = {value!r}: expected {kind.__name__}")
-    always = [within(0)] if kind in (int, float) else []  # weights, counts and sizes
-    for allowed in (*getattr(option.annotation, "__metadata__", ()), *always):
-        if not allowed.allows(value):
-            raise UsageError(f"method_options.{option.name} = {value}: must be {allowed}")
 
 
 def check_heads(config: RunConfig) -> None:

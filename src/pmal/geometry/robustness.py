@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pmal._runtime.devices import choose_device
 from pmal._runtime.processes.ranks import ALONE, Ranks
 from pmal.config import TEMPERATURES
 from pmal.errors import DataError, UsageError, unknown_name
@@ -163,17 +164,9 @@ def _check(spaces: Sequence[tuple[Array, Array]]) -> list[tuple[Array, Array]]:
 
 
 def _device_of(embeddings: Array, device: str | torch.device | None) -> torch.device:
-    if device is None:
-        if isinstance(embeddings, Tensor) and embeddings.is_cuda:
-            return embeddings.device
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        where = torch.device(device)
-    except RuntimeError:
-        raise UsageError(f"device '{device}' does not exist: use 'cpu' or 'cuda'") from None
-    if where.type == "cuda" and not torch.cuda.is_available():
-        raise UsageError(f"device '{device}' cannot be reached: this torch sees no GPU, use 'cpu'")
-    return where
+    if device is None and isinstance(embeddings, Tensor) and embeddings.is_cuda:
+        return embeddings.device
+    return choose_device("auto" if device is None else str(device))
 
 
 def _landmarks(n: int, count: int | None, seed: int) -> Tensor | None:
